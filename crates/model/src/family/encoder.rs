@@ -158,53 +158,6 @@ pub enum ReadoutStep {
     Added(#[serde(deserialize_with = "leaked")] &'static [ReadoutStep]),
 }
 
-impl Readout {
-    /// The hidden state of the first token behind a layer and a tangent.
-    pub(super) const POOLED: Readout = Readout {
-        name: "pooled",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[ReadoutStep::Linear("pooler.dense"), ReadoutStep::Tanh],
-    };
-
-    /// RoBERTa's logits of masked tokens.
-    pub(super) const MASKED_TOKENS: Readout = Readout {
-        name: "masked-token logits",
-        class: None,
-        rows: ReadoutRows::All,
-        steps: &[
-            ReadoutStep::Linear("lm_head.dense"),
-            ReadoutStep::Gelu,
-            ReadoutStep::Norm("lm_head.layer_norm"),
-            ReadoutStep::Head,
-        ],
-    };
-
-    /// RoBERTa's logits of classes of a text.
-    pub(super) const CLASSES: Readout = Readout {
-        name: "logits",
-        class: None,
-        rows: ReadoutRows::First,
-        steps: &[
-            ReadoutStep::Linear("classifier.dense"),
-            ReadoutStep::Tanh,
-            ReadoutStep::Linear("classifier.out_proj"),
-        ],
-    };
-
-    /// Logits of classes of each token.
-    pub(super) const CLASSES_OF_TOKENS: Readout = Readout {
-        name: "logits",
-        class: Some("ForTokenClassification"),
-        rows: ReadoutRows::All,
-        steps: &[ReadoutStep::Linear("classifier")],
-    };
-
-    /// Logits of the beginning and the end of an answer.
-    pub(super) const ANSWERS: Readout =
-        Readout { name: "logits", class: None, rows: ReadoutRows::All, steps: &[ReadoutStep::Linear("qa_outputs")] };
-}
-
 impl ImageTokens {
     /// Returns whether a tensor of the trunk is one of learned rows, or read in training only.
     pub fn has(&self, path: &str) -> bool {
@@ -219,22 +172,6 @@ pub const ATTENDED: [&str; 3] = ["probe", "attention.in_proj_weight", "attention
 pub const ATTENDED_OUTPUT: &str = "attention.out_proj";
 
 impl Encoder {
-    /// Neither tables nor rules besides those of all encoders, and nothing that is read out.
-    pub(super) const PLAIN: Encoder = Encoder {
-        token_types: None,
-        relative_positions: None,
-        block_distances: None,
-        is_of_its_classes: false,
-        embedding_copies: &[],
-        distance_embeddings: None,
-        drops_tokens: false,
-        readouts: &[],
-        images: None,
-        is_causal: false,
-        decoder: None,
-        unread: &[],
-    };
-
     /// The layers of all readouts and those that are not run.
     pub fn linears(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let attended = self.attended().map(|path| Cow::from(format!("{path}.{ATTENDED_OUTPUT}")));

@@ -6,13 +6,16 @@ use super::role::{NormSite, Role};
 use super::{all, by_name};
 use kvant_container::{Diagnostic, ErrorKind};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 use toml::{Table, Value};
 
 /// The family that others are usually like.
 pub const USUAL: &str = "llama";
+
+/// What `like` names in files that state all fields.
+const NOTHING: &str = "nothing";
 
 /// Tables whose keys replace those of the known family one by one. All other values replace theirs as a whole.
 const TABLES: &[&str] = &["trunk", "recurrent", "moe", "extra", "cross_attention", "encoder", "math"];
@@ -39,7 +42,7 @@ impl Diagnostic for FamilyFileError {
 
     fn hint(&self) -> Option<String> {
         Some(
-            "docs/guide/new-architectures.md explains the fields; built-in descriptions are in crates/model/src/family"
+            "docs/guide/new-architectures.md explains the fields; built-in descriptions are in crates/model/src/family/built_in"
                 .to_owned(),
         )
     }
@@ -140,7 +143,7 @@ fn only(table: &Table, field: &str) -> Option<Table> {
 }
 
 /// The family that a file describes. Beside the fields of [`Family`], the file names in `like` the family that supplies the fields it
-/// leaves out (`llama` unless named), except what transformers renames. Roles, norm sites and other choices are spelled in lower case with hyphens.
+/// leaves out (`llama` unless named; `nothing` if it states all of them), except what transformers renames. Roles, norm sites and other choices are spelled in lower case with hyphens.
 ///
 /// ```
 /// let text = r#"
@@ -171,6 +174,9 @@ pub fn parse(text: &str, file: &Path) -> Result<Family, FamilyFileError> {
             return Err(source.of_field("like", problem));
         }
     };
+    if like == NOTHING {
+        return of_tables(&source, Table::new(), inherited(Table::new()), own);
+    }
     let base = by_name(&like).ok_or_else(|| {
         let rated = all().into_iter().map(|family| (strsim::damerau_levenshtein(&like, family.name), family.name));
         let guess = rated.min().filter(|(distance, _)| *distance <= 2);
@@ -178,22 +184,78 @@ pub fn parse(text: &str, file: &Path) -> Result<Family, FamilyFileError> {
         source.of_field("like", format!("`like`: no family is called `{like}`{guess}"))
     })?;
     let whole = Table::try_from(base).map_err(|error| source.error(None, error.to_string()))?;
-    let mut merged = whole.clone();
-    for key in OWN {
-        merged.remove(*key);
-    }
+    let mut merged = inherited(whole.clone());
     let config_like = base.config_like.or(base.model_types.first().copied()).unwrap_or_default();
     merged.insert("config_like".to_owned(), Value::String(config_like.to_owned()));
     merged.insert("summary".to_owned(), Value::String(format!("Described in a file, like {like}")));
-    // What transformers renames is decided by the class of the model, whatever its layers are like.
-    for key in ["architectures", "in_memory"] {
-        merged.insert(key.to_owned(), Value::Array(Vec::new()));
-    }
+    of_tables(&source, whole, merged, own)
+}
+
+/// The family of a file's own fields and those that it has from the one it is like, whose fields are `base`.
+fn of_tables(source: &Source<'_>, base: Table, mut merged: Table, own: Table) -> Result<Family, FamilyFileError> {
     merge(&mut merged, own.clone());
     let family = Family::deserialize(merged)
-        .map_err(|error| source.wrong_field(&whole, &own).unwrap_or_else(|| source.of_toml(None, &error)))?;
+        .map_err(|error| source.wrong_field(&base, &own).unwrap_or_else(|| source.of_toml(None, &error)))?;
     check(&family).map_err(|Flaw { field, problem }| source.of_field(field, problem))?;
     Ok(family)
+}
+
+/// The fields that a family has from another one that it is like.
+fn inherited(mut base: Table) -> Table {
+    OWN.iter().chain(&["config_like"]).for_each(|key| drop(base.remove(*key)));
+    // What transformers renames is decided by the class of the model, whatever its layers are like.
+    for key in ["architectures", "in_memory"] {
+        base.insert(key.to_owned(), Value::Array(Vec::new()));
+    }
+    base
+}
+
+/// The families of files that are like each other, each file with its name. Those that cannot be read are left out.
+pub(super) fn complete(files: &[(&'static str, &str)]) -> Vec<Family> {
+    let parsed = files.iter().filter_map(|(name, text)| Some(((*name).to_owned(), text.parse().ok()?)));
+    let mut tables = FamilyTables { unread: parsed.collect(), bases: BTreeMap::new() };
+    let likes = tables.unread.values().filter_map(|own: &Table| own.get("like")?.as_str());
+    let likes: BTreeSet<String> = likes.map(str::to_owned).collect();
+    likes.iter().for_each(|name| tables.add_base(name));
+    files.iter().filter_map(|(name, _)| tables.take(name)).filter_map(|table| Family::deserialize(table).ok()).collect()
+}
+
+/// The tables of families that are like each other.
+struct FamilyTables {
+    /// What files state.
+    unread: BTreeMap<String, Table>,
+    /// All fields of those that others are like.
+    bases: BTreeMap<String, Table>,
+}
+
+impl FamilyTables {
+    /// Completes a family that others are like. Files that are like each other in a circle are left out.
+    fn add_base(&mut self, name: &str) {
+        if let Some(table) = self.unread.remove(name).and_then(|own| self.completed(own)) {
+            self.bases.insert(name.to_owned(), table);
+        }
+    }
+
+    /// All fields of a family.
+    fn take(&mut self, name: &str) -> Option<Table> {
+        match self.unread.remove(name) {
+            Some(own) => self.completed(own),
+            None => self.bases.get(name).cloned(),
+        }
+    }
+
+    /// What a file states and what its family has from another one.
+    fn completed(&mut self, mut own: Table) -> Option<Table> {
+        let like = own.remove("like")?;
+        let like = like.as_str()?;
+        if like != NOTHING {
+            self.add_base(like);
+        }
+        let base = if like == NOTHING { Table::new() } else { self.bases.get(like)?.clone() };
+        let mut table = inherited(base);
+        merge(&mut table, own);
+        Some(table)
+    }
 }
 
 /// The error of a description whose name is taken, or cannot be spelled.
@@ -238,7 +300,9 @@ pub(super) fn check(family: &Family) -> Result<(), Flaw> {
     need(ends_in_output(recurrent), "recurrent.linears", last)?;
     let mixes = !family.attention.is_empty() || !recurrent.is_empty();
     need(mixes, "attention", "neither `attention` nor `recurrent` mixes tokens")?;
-    let has_cache = family.attention.is_empty() || !family.kv_globs().is_empty();
+    // Keys that are values have no scales of a cache.
+    let has_cache = family.attention.iter().any(|(role, _)| *role == Role::KeyValue);
+    let has_cache = has_cache || family.attention.is_empty() || !family.kv_globs().is_empty();
     need(has_cache, "attention", "`attention` has no layer that makes keys and values")?;
     let has_down = |linears: Linears| linears.iter().any(|(role, _)| *role == Role::Down);
     let experts = family.moe.iter().flat_map(|moe| moe.experts);
@@ -303,7 +367,7 @@ mod tests {
 
     #[test]
     fn built_in_families_survive_a_file() {
-        for family in FAMILIES {
+        for family in FAMILIES.iter() {
             let table = Table::try_from(family).unwrap();
             let read: Family = table.try_into().unwrap();
             assert_eq!(format!("{read:?}"), format!("{family:?}"));

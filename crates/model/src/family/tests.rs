@@ -18,7 +18,7 @@ fn family_table_is_sorted_with_unique_names() {
 
 #[test]
 fn every_family_description_is_complete() {
-    for family in FAMILIES {
+    for family in FAMILIES.iter() {
         let name = family.name;
         assert_eq!(file::check(family), Ok(()), "{name}");
         assert!(!family.summary.is_empty() && (family.encoder.is_some() || !family.keep.is_empty()), "{name}");
