@@ -59,6 +59,7 @@ NEW = {"axk1", "bailing_hybrid", "dbrx", "deepseek_v4", "kimi_linear", "kolibri1
 OTHER_NAMES = {"lfm2_vl", "longcat", "minimax_m3_vl", "mllama_text"}
 ENCODERS = {"bert", "clip_text", "clip_vision", "deberta_v2", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "distilbert", "electra", "esm", "modernbert", "mpnet",
             "roberta", "siglip_text", "siglip_vision", "vit"}  # fmt: skip
+ENCODER_DECODERS = {"bart", "marian", "mbart", "mt5", "pegasus", "t5", "t5_encoder", "umt5", "umt5_encoder"}
 NO_MODEL = {"kimi_k2", "minimax_m2", "qwen3_omni_moe"}
 LEFT_OUT_FAMILIES = {
     "vLLM reads keys of config.json that published models have and transformers does not write": {"mimo_v2_flash"},
@@ -68,6 +69,7 @@ LEFT_OUT_FAMILIES = {
     "there is no small model of it": NO_MODEL,
     "nobody has tried": NEW,
     "encoders are loaded as poolers, which vllm_load.py does not make": ENCODERS,
+    "it has no class for them": ENCODER_DECODERS,
 }  # fmt: skip
 UNASKED = set().union(*LEFT_OUT_FAMILIES.values())
 FAMILIES = [(name, *case) for name in sorted({*OF_KIND.values(), "gemma4_layer_inputs", "gemma4_moe"} - UNASKED - OTHER_NAMES)
