@@ -49,6 +49,13 @@ fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> Tensor {
     (name.to_owned(), dtype, shape.to_vec(), crate::common::encoded(dtype, &values))
 }
 
+/// The numbers of the first experts, in turn.
+fn experts_of_tokens(name: &str, shape: &[usize]) -> Tensor {
+    let count = shape.iter().product::<usize>() as i64;
+    let bytes = (0..count).flat_map(|at| (at % 3).to_le_bytes()).collect();
+    (name.to_owned(), Dtype::I64, shape.to_vec(), bytes)
+}
+
 /// A model with the tensors of a fixture.
 fn model(fixture: &str, dtype: Dtype) -> (serde_json::Value, Vec<Tensor>) {
     let mut checkpoint = crate::support::Checkpoint::read(fixture);
@@ -61,7 +68,10 @@ fn model(fixture: &str, dtype: Dtype) -> (serde_json::Value, Vec<Tensor>) {
         let plain = |name: &str| (!name.contains("_layernorm.norms.")).then(|| name.to_owned());
         checkpoint = checkpoint.renamed(plain).with_config("qk_layernorm", false.into());
     }
-    let tensors = checkpoint.tensors.iter().map(|meta| tensor(&meta.name, dtype, &meta.shape));
+    let tensors = checkpoint.tensors.iter().map(|meta| match meta.dtype.as_str() {
+        "I64" => experts_of_tokens(&meta.name, &meta.shape),
+        _ => tensor(&meta.name, dtype, &meta.shape),
+    });
     (checkpoint.config, tensors.collect())
 }
 
