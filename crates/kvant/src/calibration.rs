@@ -373,10 +373,11 @@ pub fn check(data: &Data, longest: Option<usize>, model: &Path, unread: Option<&
 }
 
 fn check_options(options: &Options, model: &Path, unread: Option<&ImagesUnread>) -> Result<(), Error> {
-    Ok(match unread {
+    match unread {
         None => options.check(model)?,
         Some(why) => options.check_without_images(model, why)?,
-    })
+    }
+    Ok(())
 }
 
 fn check_length(options: &Options, longest: Option<usize>) -> Result<(), Error> {

@@ -128,14 +128,14 @@ fn gguf_files_are_split_into_several_and_read_back() {
     let place = Place::new();
     place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(50));
     place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "whole.gguf"]);
-    let split = ["convert", "whole.gguf", "--to", "gguf", "--max-shard-size", "200KB", "-o", "split"];
+    let split = ["convert", "whole.gguf", "--to", "gguf", "--max-shard-size", "300KB", "-o", "split"];
     let first = place.succeed(&split).stdout;
     let files = names(&place.path("split"));
     let (parts, others): (Vec<&String>, Vec<&String>) = files.iter().partition(|name| name.ends_with(".gguf"));
     assert!(parts.len() > 2 && others == ["kvant_manifest.json"], "{files:?}");
     assert!(first.trim_end().ends_with(&format!("split-00001-of-{:05}.gguf", parts.len())), "{first}");
     let sizes = parts.iter().map(|name| fs::metadata(place.path("split").join(name)).unwrap().len());
-    assert!(sizes.skip(1).all(|size| size < 210_000), "{files:?}");
+    assert!(sizes.skip(1).all(|size| size < 310_000), "{files:?}");
     place.succeed(&["verify", first.trim_end()]);
     let compare =
         ["eval", first.trim_end(), "--reference", "whole.gguf", "--data", "text.txt", "--seq-len", "64", "--json"];
@@ -145,7 +145,7 @@ fn gguf_files_are_split_into_several_and_read_back() {
     assert!(fs::read(place.path("again.gguf")).unwrap() == fs::read(place.path("whole.gguf")).unwrap());
     let existing = place.run(&split);
     assert!(existing.code != Some(0) && existing.stderr.contains("split"), "{existing:?}");
-    let named = place.run(&["convert", "whole.gguf", "--to", "gguf", "--max-shard-size", "200KB", "-o", "out.gguf"]);
+    let named = place.run(&["convert", "whole.gguf", "--to", "gguf", "--max-shard-size", "300KB", "-o", "out.gguf"]);
     assert!(named.code == Some(2) && named.stderr.contains("choose a name without .gguf"), "{named:?}");
 }
 
