@@ -41,8 +41,13 @@ impl ActivationHook for Inputs {
 
     fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
         let ActivationPoint::Input(module) = site else { panic!("{site:?}") };
-        // What mixes several streams reads them before and behind the branches, wherever a run ends.
-        if module.contains(".altup.") {
+        // What mixes several streams reads them before and behind the branches, wherever a run ends. Outputs in groups of heads read
+        // each group by itself, and what compresses or weighs keys reads inputs behind the latent of queries.
+        if module.contains(".altup.")
+            || module.ends_with(".wo_a")
+            || module.contains(".compressor.")
+            || module.ends_with("indexer.weights_proj")
+        {
             return;
         }
         let spans = rows.spans.of(rows.data.len() / rows.columns).collect();
