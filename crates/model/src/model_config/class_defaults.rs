@@ -42,6 +42,7 @@ const DEFAULTS: &[ClassDefault] = &[
     ClassDefault { unless: &["moe_renormalize"], ..row("norm_topk_prob", "true", &["kimi_linear"]) },
     row("routed_scaling_factor", "2.446", &["kimi_linear"]),
     row("routed_scaling_factor", "6.0", &["longcat_flash"]),
+    row("routed_scaling_factor", "1.5", &["deepseek_v4"]),
     row("num_experts_per_tok", "6", &["kolibri1"]),
     row("sliding_window", "513", &["kolibri1"]),
     row("conv_L_cache", "7", &["lfm3"]),
