@@ -3,6 +3,8 @@
 //!
 //! [`Writer`]: crate::Writer
 
+use std::ops::Range;
+
 /// The position of a declared tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
@@ -43,4 +45,19 @@ impl Geometry {
     pub fn disk_size(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.len))
     }
+}
+
+/// The tensors of each file, which are filled in order up to `max_size` bytes; a larger tensor has a file to itself. Empty tensors open no
+/// file.
+pub(crate) fn fill_files(sizes: &[u64], max_size: u64) -> Vec<Range<usize>> {
+    let (mut files, mut start, mut filled) = (Vec::new(), 0, 0u64);
+    for (tensor, &size) in sizes.iter().enumerate() {
+        if size > 0 && filled > 0 && filled.saturating_add(size) > max_size {
+            files.push(start..tensor);
+            (start, filled) = (tensor, 0);
+        }
+        filled = filled.saturating_add(size);
+    }
+    files.push(start..sizes.len());
+    files
 }

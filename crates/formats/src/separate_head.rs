@@ -1,5 +1,5 @@
-//! A checkpoint whose head shares the embeddings, opened as the model whose head is a tensor of its own, so that it can be quantized while
-//! the embeddings stay as they are.
+//! A checkpoint whose head shares the embeddings, opened with the head as a separate tensor, so that it can be quantized while the
+//! embeddings stay as they are.
 
 use crate::import;
 use kvant_container::Checkpoint;

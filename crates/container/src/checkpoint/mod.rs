@@ -54,7 +54,7 @@ pub struct Checkpoint {
     separated: Option<SeparatedHead>,
 }
 
-/// A head that the files share with the embeddings, seen as a tensor of its own.
+/// A head whose weight the files share with the embeddings, and which is read as a separate tensor.
 #[derive(Debug)]
 struct SeparatedHead {
     /// The name of its weight.
@@ -126,7 +126,7 @@ impl Checkpoint {
         Ok(Checkpoint { shards, positions, separated, ..self })
     }
 
-    /// The name of the weight of a head that the files share with the embeddings, and that is seen as a tensor of its own.
+    /// The name of the head's weight, where the files share it with the embeddings and it is read as a separate tensor.
     pub fn separated_head(&self) -> Option<&str> {
         self.separated.as_ref().map(|head| head.weight.as_str())
     }

@@ -1,13 +1,12 @@
 //! The position of every declared tensor of a file, or of a model in several, before any byte of a tensor exists.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use super::encode::header;
 use super::parts::PartOf;
 use super::{Metadata, TensorType};
 use crate::error::GgufLayoutError;
-use crate::geometry::{Geometry, OutputFile, Place};
+use crate::geometry::{Geometry, OutputFile, Place, fill_files};
 use crate::limits::{DEFAULT_ALIGNMENT, MAX_GGUF_DIMENSIONS, MAX_NAME};
 
 /// A tensor to be written: everything about it but its bytes.
@@ -142,20 +141,6 @@ fn checked_lens(metadata: &Metadata, declarations: &[GgufDeclaration]) -> Result
     }
     refuse_bad_names(declarations)?;
     declarations.iter().map(byte_len).collect()
-}
-
-/// The tensors of each file, in their order.
-fn fill_files(lens: &[u64], max_size: u64) -> Vec<Range<usize>> {
-    let (mut files, mut start, mut filled) = (Vec::new(), 0, 0u64);
-    for (tensor, &len) in lens.iter().enumerate() {
-        if filled > 0 && filled.saturating_add(len) > max_size {
-            files.push(start..tensor);
-            (start, filled) = (tensor, 0);
-        }
-        filled = filled.saturating_add(len);
-    }
-    files.push(start..lens.len());
-    files
 }
 
 fn refuse_bad_names(declarations: &[GgufDeclaration]) -> Result<(), GgufLayoutError> {

@@ -321,7 +321,7 @@ fn models_in_parts_round_trip() {
     let names: Vec<&str> = layout.files().iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"]);
     let shards: Vec<usize> = layout.places().iter().map(|place| place.shard).collect();
-    assert_eq!(shards, [0, 0, 0, 1, 2], "a tensor that is larger than a file has one of its own");
+    assert_eq!(shards, [0, 0, 0, 1, 2], "a tensor larger than the limit gets a separate file");
     let writer = Writer::create(dir.path(), layout.clone()).unwrap();
     for (tensor, place) in layout.places().iter().enumerate() {
         writer.write_at(tensor, 0, &vec![tensor as u8 + 1; place.len as usize]).unwrap();

@@ -8,7 +8,7 @@ use super::encode::{EncodedTensor, encode_header};
 use super::{METADATA_KEY, PREFIX_LEN};
 use crate::dtype::{Dtype, alignment, byte_len};
 use crate::error::LayoutError;
-use crate::geometry::{Geometry, OutputFile, Place};
+use crate::geometry::{Geometry, OutputFile, Place, fill_files};
 use crate::limits::MAX_HEADER_LEN;
 
 /// A tensor to be written: everything about it but its bytes.
@@ -136,7 +136,7 @@ impl Layout {
         let sizes = declarations.iter().map(size_of).collect::<Result<Vec<_>, _>>()?;
         let total_size =
             sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size)).ok_or(LayoutError::TotalOverflow)?;
-        let groups = fill_shards(&sizes, max_shard_size);
+        let groups = fill_files(&sizes, max_shard_size);
         let mut layout = Self {
             files: WeightFiles::default(),
             places: vec![Place { shard: 0, offset: 0, len: 0 }; sizes.len()],
@@ -146,7 +146,7 @@ impl Layout {
         };
         let count = groups.len();
         for (number, group) in groups.into_iter().enumerate() {
-            layout.place_shard(layout.files.shard(number, count), group, &sizes, &metadata)?;
+            layout.place_shard(layout.files.shard(number, count), group.collect(), &sizes, &metadata)?;
         }
         Ok(layout)
     }
@@ -252,23 +252,6 @@ fn size_of(declaration: &TensorDeclaration) -> Result<u64, LayoutError> {
         shape: declaration.shape.clone(),
         problem,
     })
-}
-
-/// Cuts the tensors into shards, in order, each within the limit unless it holds a single larger tensor.
-fn fill_shards(sizes: &[u64], max_shard_size: u64) -> Vec<Vec<usize>> {
-    let mut shards = vec![vec![]];
-    let mut filled = 0u64;
-    for (i, &size) in sizes.iter().enumerate() {
-        if size > 0 && filled > 0 && filled.saturating_add(size) > max_shard_size {
-            shards.push(vec![]);
-            filled = 0;
-        }
-        filled = filled.saturating_add(size);
-        if let Some(last) = shards.last_mut() {
-            last.push(i);
-        }
-    }
-    shards
 }
 
 /// The ranges of tensors laid one after the other. Their sum was checked to fit 64 bits.

@@ -66,7 +66,7 @@ fn content(content: &Value) -> Option<Value> {
 /// A part of a content.
 enum Part<'p> {
     Text(&'p str),
-    /// An image, with the path or address that names it; null where it has none.
+    /// An image with its path or address; null if it states neither.
     Image(Value),
 }
 
@@ -86,7 +86,7 @@ impl<'p> Part<'p> {
 /// The type of parts that are images, and their key with the path.
 const IMAGE: &str = "image";
 
-/// The paths or addresses of the images in messages, in their order: null where an image has none.
+/// The paths or addresses of the images in messages, in their order; null for an image that states neither.
 pub(super) fn images(messages: &[Value]) -> impl Iterator<Item = &Value> {
     let parts = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
     parts.filter(|part| part["type"] == IMAGE).map(|part| &part[IMAGE])

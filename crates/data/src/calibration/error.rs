@@ -311,7 +311,7 @@ impl Diagnostic for CalibrationDataError {
                 "copy chat_template.jinja or chat_template.json of the model into its directory"
             }
             Self::Image { cause, .. } | Self::Images(cause) => return cause.hint(),
-            Self::ImagesCut { .. } => "leave ‹packing› out: each row is a sequence of its own then",
+            Self::ImagesCut { .. } => "leave ‹packing› out: then each row becomes a separate sequence",
             Self::Read { cause, .. } => return kvant_container::io_hint(cause).map(str::to_owned),
             Self::Options { .. } | Self::Template { .. } | Self::Unsupported { .. } => return None,
         };

@@ -30,6 +30,17 @@ const HALVES: [f64; 3] = [0.5; 3];
 const IMAGENET: [[f64; 3]; 2] = [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]];
 const CLIP: [[f64; 3]; 2] = [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_58, 0.275_777_11]];
 
+const CLIP_DEFAULTS: ClassDefaults = ClassDefaults {
+    class: "CLIP",
+    filter: Filter::Bicubic,
+    size: ResizeTo::Shorter { side: 224 },
+    is_square: false,
+    crop: Some([224, 224]),
+    mean: CLIP[0],
+    std: CLIP[1],
+    rescales_first: false,
+};
+
 const CLASSES: &[ClassDefaults] = &[
     ClassDefaults {
         class: "ViT",
@@ -51,26 +62,8 @@ const CLASSES: &[ClassDefaults] = &[
         std: HALVES,
         rescales_first: false,
     },
-    ClassDefaults {
-        class: "CLIP",
-        filter: Filter::Bicubic,
-        size: ResizeTo::Shorter { side: 224 },
-        is_square: false,
-        crop: Some([224, 224]),
-        mean: CLIP[0],
-        std: CLIP[1],
-        rescales_first: false,
-    },
-    ClassDefaults {
-        class: "Llava",
-        filter: Filter::Bicubic,
-        size: ResizeTo::Shorter { side: 224 },
-        is_square: false,
-        crop: Some([224, 224]),
-        mean: CLIP[0],
-        std: CLIP[1],
-        rescales_first: false,
-    },
+    CLIP_DEFAULTS,
+    ClassDefaults { class: "Llava", ..CLIP_DEFAULTS },
     ClassDefaults {
         class: "Gemma3",
         filter: Filter::Bilinear,
@@ -81,16 +74,7 @@ const CLASSES: &[ClassDefaults] = &[
         std: HALVES,
         rescales_first: false,
     },
-    ClassDefaults {
-        class: "Bit",
-        filter: Filter::Bicubic,
-        size: ResizeTo::Shorter { side: 224 },
-        is_square: false,
-        crop: Some([224, 224]),
-        mean: CLIP[0],
-        std: CLIP[1],
-        rescales_first: false,
-    },
+    ClassDefaults { class: "Bit", ..CLIP_DEFAULTS },
     ClassDefaults {
         class: "Siglip",
         filter: Filter::Bicubic,

@@ -27,7 +27,7 @@ pub struct SequenceLayout<'l> {
 impl From<usize> for SequenceLayout<'_> {
     /// Sequences of text of this length.
     fn from(length: usize) -> Self {
-        SequenceLayout { length, source: 0, images: &[] }
+        SequenceLength::from(length).into()
     }
 }
 
@@ -47,6 +47,6 @@ impl SequenceLayout<'_> {
 
 impl<'l> From<&'l Chunk> for SequenceLayout<'l> {
     fn from(chunk: &'l Chunk) -> Self {
-        SequenceLayout { length: chunk.length, source: chunk.source, images: &chunk.images }
+        SequenceLayout { images: &chunk.images, ..chunk.lengths().into() }
     }
 }
