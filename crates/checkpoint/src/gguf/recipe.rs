@@ -271,7 +271,7 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
         (
             settings.max_shard_size.is_some(),
             "‹max-shard-size›",
-            "it is written as one file, which `kvant convert FILE --to gguf --max-shard-size SIZE` splits",
+            "it is written as one file, which `kvant convert` splits with ‹to› gguf ‹max-shard-size›",
         ),
         (has_other_scales(settings), "‹scales›", "its types have scales by llama.cpp's rules, or by ‹scales› search"),
         (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
