@@ -3,10 +3,9 @@
 
 use crate::import;
 use kvant_container::Checkpoint;
-use kvant_model::model_config::ModelConfig;
+use kvant_model::model_config::{ModelConfig, untie};
 use kvant_model::network::{Network, Place, TensorMeta};
 use kvant_weights::import_error::ImportError;
-use serde_json::Value;
 
 /// What a caller decides on: a head that shares the embeddings.
 #[derive(Debug)]
@@ -52,14 +51,4 @@ pub fn open(model: Checkpoint, wanted: impl FnOnce(&SharedHead<'_>) -> bool) -> 
     let mut config = config;
     untie(&mut config);
     Ok(model.with_separate_head(&embeddings, &format!("{module}.weight"), config)?)
-}
-
-/// States that the head does not share the embeddings, wherever config.json says that it does.
-pub(crate) fn untie(config: &mut Value) {
-    const KEY: &str = "tie_word_embeddings";
-    let Some(whole) = config.as_object_mut() else { return };
-    whole.insert(KEY.to_owned(), Value::Bool(false));
-    for part in whole.values_mut().filter_map(Value::as_object_mut).filter(|part| part.contains_key(KEY)) {
-        part.insert(KEY.to_owned(), Value::Bool(false));
-    }
 }

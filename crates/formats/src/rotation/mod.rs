@@ -12,11 +12,10 @@ mod changes;
 
 use crate::algorithm::Algorithms;
 use crate::lora::source_of;
-use crate::separate_head::untie;
 use changes::{Changes, Refusal};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
 use kvant_model::family::Orientation;
-use kvant_model::model_config::ModelConfig;
+use kvant_model::model_config::{ModelConfig, untie};
 use kvant_model::network::{Network, TensorMeta};
 use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;

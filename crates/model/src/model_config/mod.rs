@@ -15,6 +15,7 @@ mod rope;
 #[cfg(test)]
 mod tests;
 mod unread;
+mod untie;
 
 use kvant_container::python_json;
 use serde_json::{Map, Value};
@@ -27,6 +28,7 @@ pub(crate) use likeness::read_like;
 pub use moe::{ExpertsConfig, LatentConfig};
 pub use recurrent::{DeltaConfig, Mamba1Config, MambaConfig};
 pub use rope::{RopeConfig, RopeParameters};
+pub use untie::untie;
 
 /// Keys under which multimodal checkpoints nest the language model, from the outside in.
 const NESTS: &[&str] = &["thinker_config", "text_config", "language_config", "llm_config"];
