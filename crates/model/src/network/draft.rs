@@ -126,7 +126,8 @@ fn nearest(modules: &[Module], evidence: &Evidence<'_>) -> Option<&'static Famil
         (known, fits, !lacks_experts, Reverse(absent), Reverse(unfounded), Reverse(others), stated, is_usual)
     };
     // Of families that are equal in all of this, those that others are derived from come first.
-    family::all().into_iter().rev().max_by_key(rating)
+    let of_one_stack = family::all().into_iter().filter(|family| family.decoder_stack().is_none());
+    of_one_stack.rev().max_by_key(rating)
 }
 
 /// What a checkpoint shows of the rules of its architecture, besides the names of its layers.
