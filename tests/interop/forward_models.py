@@ -119,6 +119,9 @@ XGLM = dict(d_model=128, ffn_dim=192, num_layers=3, attention_heads=4, vocab_siz
 MPT = dict(d_model=192, n_layers=3, vocab_size=512, max_seq_len=128)
 VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=128, deepstack_visual_indexes=[0])
 SECTIONS = rope("default", mrope_section=[8, 8, 8])
+SOUND = dict(encoder_layers=1, d_model=32, encoder_attention_heads=2, encoder_ffn_dim=48, output_dim=128, downsample_hidden_size=8, n_window=4,
+             n_window_infer=8, conv_chunksize=8)  # fmt: skip
+OMNI = dict(text_config=dict(WIDE, **EXPERTS, **SECTIONS), vision_config=VISION, audio_config=SOUND)
 GEMMA3_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
                    sliding_attention=dict(rope_type="default", rope_theta=10000.0))  # fmt: skip
 LONG_ROPE = rope("longrope", original_max_position_embeddings=64, partial_rotary_factor=1.0,
@@ -321,6 +324,7 @@ MODELS = {
     "minimax_m3_local": ("minimax_m3_vl_text", {**MINIMAX_M3, "index_n_heads": 4, "index_head_dim": 40, "index_block_size": 7, "index_topk_blocks": 4,
                                                 "index_local_blocks": 2, "rope_parameters": dict(rope_type="default", rope_theta=10000.0)}),
     "minimax_m3_vl": ("minimax_m3_vl", dict(text_config=MINIMAX_M3, vision_config=MINIMAX_VISION, projector_hidden_size=64)),
+    "qwen3_omni_moe": ("qwen3_omni_moe_thinker", OMNI),
     "nanochat": ("nanochat", BASE),
     "nanochat_capped": ("nanochat", dict(BASE, final_logit_softcapping=3.0, attention_bias=True, tie_word_embeddings=True)),
     "persimmon": ("persimmon", PERSIMMON),
@@ -333,6 +337,19 @@ MODELS = {
 # Models of forms that llama.cpp's graphs compute, of architectures of which those above have a form that they do not: key heads as many as
 # query heads, no biases, heads of one width, states in one group, blocks of one kind.
 FOR_LLAMA_CPP = {
+    "cohere2_moe_sigmoid": ("cohere2_moe", dict(COHERE_MOE, expert_selection_fn="sigmoid", rms_norm_eps=1e-3, norm_topk_prob=True,
+                                                prefix_dense_sliding_window_pattern=1)),
+    "deepseek_v32_published": ("deepseek_v32", {**SPARSE, **GROUPS, "norm_topk_prob": True, "index_head_dim": 64, "index_n_heads": 8, **deepseek_yarn(1.0)}),
+    "falcon_mamba_twice": ("falcon_mamba", {**MAMBA1, "expand": 2}),
+    "gemma3n_published": ("gemma3n_text", {**GEMMA3N, "num_hidden_layers": 25, "hidden_size_per_layer_input": 256, "laurel_rank": 64, "num_kv_shared_layers": 5,
+                                           "vocab_size_per_layer_input": 500, "final_logit_softcapping": 30.0,
+                                           "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 5,
+                                           "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 15}),
+    "glm_moe_dsa_published": ("glm_moe_dsa", {**SPARSE, "norm_topk_prob": True, "index_head_dim": 128}),
+    "laguna_heads": ("laguna", dict(LAGUNA, moe_routed_scaling_factor=1.7)),
+    "laguna_elements_behind": ("laguna", dict(LAGUNA, gating="per-element", num_attention_heads_per_layer=None, mlp_layer_types=["dense", "dense", "sparse", "sparse"],
+                                              tie_word_embeddings=True)),
+    "mamba_twice": ("mamba", {**MAMBA1, "expand": 2}),
     "dots1_heads": ("dots1", dict(BASE, num_key_value_heads=4, moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=2,
                                   first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True)),
     "ernie4_5_moe_plain": ("ernie4_5_moe", dict(NARROW, moe_intermediate_size=64, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2)),
@@ -386,7 +403,7 @@ def scaled(name, shape, generator):
 def model_class(config):
     """The class with a language model's head, also of models that the automatic classes for causal models do not know."""
     # The automatic class for a causal model of Llama 3.2 Vision has its language model alone.
-    for kind in (transformers.MllamaForConditionalGeneration, transformers.MllamaForCausalLM):
+    for kind in (transformers.MllamaForConditionalGeneration, transformers.MllamaForCausalLM, transformers.Qwen3OmniMoeThinkerForConditionalGeneration):
         if type(config) is kind.config_class:
             return kind
     for classes in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):

@@ -62,6 +62,17 @@ def test_logits_of_generated_models_match_transformers(name, logits, tmp_path):
     assert_same_logits(logits, forward_models.save(name, tmp_path / name), (2, 96), tmp_path)
 
 
+def test_logits_of_the_part_that_thinks_match_transformers(logits, tmp_path):
+    config = transformers.Qwen3OmniMoeConfig(thinker_config=forward_models.OMNI, enable_audio_output=False)
+    model = transformers.Qwen3OmniMoeForConditionalGeneration._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model.save_pretrained(tmp_path / "whole")
+    tokens = np.random.default_rng(1).integers(0, 512, (2, 48))
+    with torch.no_grad():
+        expected = model.thinker(input_ids=torch.tensor(tokens)).logits.numpy()
+    ours = logits(tmp_path / "whole", tokens, tmp_path)
+    assert np.abs(ours - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_logits_of_trained_models_match_transformers(name, logits, tmp_path):
     # 300 is longer than the sliding window of nano_gemma2 and no multiple of any block.

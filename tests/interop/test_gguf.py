@@ -25,18 +25,21 @@ MIXES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "
 TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 # What llama.cpp has no graph for, or computes in another way than transformers: SparseMixer, softmax before a choice by groups,
 # frequencies that depend on the length, norms of whole heads, an architecture that it lacks. Kvant has no layout for the last line.
-WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "glm", "hunyuan", "llama_dynamic", "phi_norms"}
+WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "hunyuan", "llama_dynamic", "phi_norms"}
 WITHOUT |= {"cwm", "flex_olmo", "glm4_moe_routed", "qwen2_moe_routed", "helium", "opt_plain_norms", "solar_open"}
-WITHOUT |= {"deepseek_v32", "gemma3n", "gemma3n_lanes", "glm_moe_dsa", "apertus", "bitnet", "cohere2_moe", "cohere2_moe_rms", "exaone_moe",
-            "gemma4", "gemma4_layer_inputs", "gemma4_moe", "gemma4_shared", "hy_v3"}  # fmt: skip
+WITHOUT |= {"apertus", "bitnet", "qwen3_omni_moe"}
 # The rotary embeddings of Bamba turn half of each head, and rows of halves have no order for graphs that turn neighbours.
-WITHOUT |= {"axk1", "bamba", "bamba_bias", "gpt_bigcode", "gpt_bigcode_heads", "laguna", "laguna_elements", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
+WITHOUT |= {"axk1", "bamba", "bamba_bias", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
 WITHOUT |= {"kolibri1", "kolibri1_weighed", "lfm3", "lfm3_plain"}
-WITHOUT |= {"bailing_hybrid", "bailing_hybrid_plain", "dbrx", "dbrx_norm", "dbrx_sums", "deepseek_v4", "deepseek_v4_yarn", "minimax", "minimax_window"}
-WITHOUT |= {"kimi_linear", "kimi_linear_groups", "longcat", "longcat_yarn", "minimax_m3", "minimax_m3_local", "minimax_m3_vl"}
-WITHOUT |= {name for name in forward_models.HYBRIDS if name.split("_")[0] in ("olmo", "mamba") or name == "falcon_mamba"}
+WITHOUT |= {"bailing_hybrid", "bailing_hybrid_plain", "deepseek_v4", "deepseek_v4_yarn", "minimax", "minimax_window"}
+WITHOUT |= {"kimi_linear", "kimi_linear_groups", "longcat", "longcat_yarn"}
+# Each head of an index of MiniMax M3 chooses blocks for a group of heads there, and for all heads in transformers.
+WITHOUT |= {"minimax_m3", "minimax_m3_local", "minimax_m3_vl"}
+WITHOUT |= {name for name in forward_models.HYBRIDS if name.startswith("olmo")}
 OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}
+# The bound of the activations of Gemma 3n is that of other deviations, which differ where networks are as narrow as these.
+OTHERWISE |= {"gemma3n_published"}
 # No sliding windows in its graph (a notice says so), or a scale of attention that it derives from sizes instead of reading it.
 OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 # Small models of a form that no published one has, which its loader does not load and Kvant refuses: a Phi-MoE without biases, blocks without experts among those
@@ -44,10 +47,13 @@ OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 # than 64 blocks. Beside each stands one of the published form.
 # Other forms than its graphs have, which FOR_LLAMA_CPP has beside them, are refused likewise.
 UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
+UNLOADABLE |= {"cohere2_moe_rms", "dbrx_norm", "dbrx_sums", "gemma3n", "gemma3n_lanes", "deepseek_v32", "glm_moe_dsa", "laguna", "laguna_elements"}
 UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "llama4", "llama4_dense", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
 UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("falcon_h1_gated", "lfm2", "lfm2_indices", "lfm2_vl")}
 # gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.
 ROUNDED = {"gpt_oss"}
+# llama.cpp takes GELU from a table of 16-bit floats. Files of these hold what its own converter writes.
+ROUNDED |= {"gemma4_layer_inputs", "gemma4_moe", "gemma4_shared"}
 FAMILIES = [name for name in (*forward_models.MODELS, *forward_models.FOR_LLAMA_CPP) if name not in WITHOUT]
 TEXTS = ("Returns the number of bytes.", "  let x = 'it''s';\n\n\tfn main() {}\r\n", "Ünïcödé 数字 १२३ 🚀", "a  b   c    1234567 3.14", "")
 

@@ -22,6 +22,9 @@ WINDOW = 256
 MIXES = ("Q4_0", "Q8_0", "Q4_K_M", "Q6_K", "IQ4_NL", "TQ2_0", "MXFP4_MOE")
 # Of these no files are made. That the bounds of YaRN's ramp are rounded no file says, and gpt-oss as it is published has them as they are.
 UNREAD = WITHOUT | UNLOADABLE | {"gpt_oss_rounded", "jamba_twice", "llama4_interval", "llama4_published", "mistral4", "nemotron_h_experts", "nemotron_h_plain", "qwen3_vl_moe_whole"}
+UNREAD |= {"cohere2_moe", "cohere2_moe_sigmoid", "dbrx", "deepseek_v32_published", "exaone_moe", "falcon_mamba_twice", "gemma3n_published", "gemma4", "gemma4_layer_inputs",
+           "gemma4_moe", "gemma4_shared", "glm", "glm_moe_dsa_published", "gpt_bigcode", "gpt_bigcode_heads", "hy_v3", "laguna_elements_behind", "laguna_heads",
+           "mamba_twice"}  # fmt: skip
 READ = [name for name in (*forward_models.MODELS, *forward_models.FOR_LLAMA_CPP) if name not in UNREAD]
 
 

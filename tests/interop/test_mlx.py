@@ -27,7 +27,7 @@ LEFT_OUT_FAMILIES = {
     "keys that mlx-lm wants in config.json have not been found out, or it fails over the small model": {
         "bailing_hybrid", "bitnet", "dbrx", "deepseek_v4", "exaone4", "exaone_moe", "falcon_h1", "gemma3n", "gemma4", "gpt_bigcode", "gpt_neox", "granitemoehybrid", "kimi_k25", "kimi_linear", "kolibri1", "lfm2", "lfm3",
         "longcat_flash", "minimax", "minimax_m3", "minimax_m3_text",
-        "mamba2", "mimo_v2_flash", "nanochat", "olmo", "olmo3", "olmo_hybrid", "phimoe", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe", "solar_open"},
+        "mamba2", "mimo_v2_flash", "nanochat", "olmo", "olmo3", "olmo_hybrid", "phimoe", "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open"},
     "no group fits the small model, or no layout but GGUF holds it": {"falcon_mamba", "gpt2", "mamba"},
     "there is no small model of it": test_vllm.NO_MODEL,
     "mlx-lm has decoders only": test_vllm.ENCODERS | test_vllm.ENCODER_DECODERS,

@@ -292,6 +292,14 @@ impl Array {
         self.len() == 0
     }
 
+    /// Its flags.
+    pub fn booleans(&self) -> Option<&[bool]> {
+        match self {
+            Array::Bool(flags) => Some(flags),
+            _ => None,
+        }
+    }
+
     /// Its strings.
     pub fn strings(&self) -> Option<&[Text]> {
         match self {

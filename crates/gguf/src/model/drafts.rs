@@ -44,6 +44,7 @@ fn architecture(
 }
 
 /// A tensor of the file whose type is still to be chosen.
+#[derive(Clone)]
 pub struct Draft {
     /// Its name in the file.
     pub name: String,
@@ -174,7 +175,28 @@ impl<'a> Builder<'a> {
         self.add_linears()?;
         self.add_fused_experts()?;
         self.add_norms()?;
-        self.add_rest()
+        self.add_rest()?;
+        self.add_unused_keys();
+        Ok(())
+    }
+
+    /// Keys and values of the last blocks of Gemma 3n, which attend to those of others: its loader wants them all the same, and newer classes
+    /// do not have them. They are those of the block before.
+    fn add_unused_keys(&mut self) {
+        if self.architecture.name != "gemma3n" {
+            return;
+        }
+        for stem in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
+            let mut last: Option<Draft> = None;
+            for block in 0..self.network.blocks().len() {
+                let name = names::in_block(Some(block), stem);
+                match (self.drafts.iter().find(|draft| draft.name == name), &last) {
+                    (Some(own), _) => last = Some(own.clone()),
+                    (None, Some(last)) => self.drafts.push(Draft { name, block: Some(block), ..last.clone() }),
+                    (None, None) => {}
+                }
+            }
+        }
     }
 
     /// Refuses mixtures without what llama.cpp's graphs of mixtures compute in every block: experts, and experts that all tokens

@@ -38,11 +38,18 @@ const BIASES: &[Biases] = &[
         ..USUAL
     },
     Biases { architectures: &["ernie4_5"], optional: &["attn_output"], ..USUAL },
-    Biases { architectures: &["mistral4"], has_queries: false, ..USUAL },
+    Biases { architectures: &["mistral4", "dbrx", "gemma4"], has_queries: false, ..USUAL },
     Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
-    Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe"], optional: &["exp_probs_b"], ..USUAL },
-    Biases { architectures: &["minimax-m2", "afmoe", "lfm2moe"], required: &["exp_probs_b"], ..USUAL },
+    Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe", "exaone-moe"], optional: &["exp_probs_b"], ..USUAL },
+    Biases { architectures: &["minimax-m2", "afmoe", "laguna", "lfm2moe"], required: &["exp_probs_b"], ..USUAL },
     Biases { architectures: &["mamba2"], required: &["ssm_conv1d"], optional: &["ssm_dt"], has_queries: false },
+    Biases {
+        architectures: &["deepseek32", "glm-dsa"],
+        required: &["indexer.k_norm"],
+        optional: &["exp_probs_b"],
+        has_queries: false,
+    },
+    Biases { architectures: &["mamba"], required: &["ssm_conv1d", "ssm_dt"], has_queries: false, ..USUAL },
     Biases { architectures: &["jamba"], required: &["ssm_conv1d", "ssm_dt"], ..USUAL },
     Biases {
         architectures: &["falcon-h1", "granitehybrid"],
@@ -88,7 +95,7 @@ const BIASES: &[Biases] = &[
         ..USUAL
     },
     Biases {
-        architectures: &["gpt2", "gptneox"],
+        architectures: &["gpt2", "gptneox", "starcoder"],
         required: &["attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down", "output_norm"],
         has_queries: false,
         ..USUAL
@@ -127,10 +134,12 @@ const BIASES: &[Biases] = &[
 const WITHOUT_HEAD: [&str; 4] = ["command-r", "cohere2", "gemma", "gemma2"];
 
 /// Architectures whose queries are as wide as the hidden states.
-const SQUARE: [&str; 20] = [
+const SQUARE: [&str; 23] = [
     "bloom",
+    "chatglm",
     "command-r",
     "cohere2",
+    "dbrx",
     "exaone4",
     "falcon",
     "jamba",
@@ -147,15 +156,30 @@ const SQUARE: [&str; 20] = [
     "qwen2",
     "qwen2moe",
     "stablelm",
+    "starcoder",
     "starcoder2",
 ];
 
 /// Architectures whose graphs turn whole heads, and end the program otherwise.
-const WHOLE: [&str; 8] =
-    ["arcee", "dots1", "ernie4_5", "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "mistral3", "seed_oss"];
+const WHOLE: [&str; 11] = [
+    "arcee",
+    "cohere2moe",
+    "dbrx",
+    "dots1",
+    "ernie4_5",
+    "ernie4_5-moe",
+    "hunyuan-dense",
+    "hunyuan-moe",
+    "hy_v3",
+    "mistral3",
+    "seed_oss",
+];
 
 /// Architectures whose state-space layers have twice as many channels as hidden states.
-const TWICE: [&str; 2] = ["granitehybrid", "jamba"];
+const TWICE: [&str; 3] = ["granitehybrid", "jamba", "mamba"];
+
+/// The least width of the keys of an index of DeepSeek V3.2.
+const LEAST_INDEX: f64 = 64.0;
 
 /// The layers of which AFMoE's graph turns all but the last.
 const AFMOE_PERIOD: usize = 4;
@@ -223,6 +247,26 @@ impl Builder<'_> {
                     }
                 }
             }
+            "cohere2moe" if config.text("shared_expert_combination_strategy").is_some_and(|name| name != "average") => {
+                let found = "`shared_expert_combination_strategy` says otherwise".to_owned();
+                Err(self.expects("averages what routed and shared experts give", found))
+            }
+            "dbrx" if config.experts.as_ref().is_some_and(|experts| experts.norm_order != Some(1.0)) => {
+                let found = "`moe_normalize_expert_weights` is not 1".to_owned();
+                Err(self.expects("divides the weights of experts by their sum", found))
+            }
+            "deepseek32" | "glm-dsa" => match config.number("index_head_dim")? {
+                Some(width) if width < LEAST_INDEX || !(width as u64).is_power_of_two() => Err(self.expects(
+                    "rotates the keys of its index, whose width is a power of two from 64 on",
+                    format!("`index_head_dim` is {width}"),
+                )),
+                _ => Ok(()),
+            },
+            "laguna" if config.number("moe_router_logit_softcapping")?.is_some_and(|cap| cap != 0.0) => {
+                let found = "`moe_router_logit_softcapping` is a number".to_owned();
+                Err(self.expects("has no bound on the logits of routers", found))
+            }
+            "gemma3n" => self.check_gemma3n(),
             "exaone4" if config.sliding_window.is_some() != (blocks == EXAONE4_BLOCKS) => Err(self.expects(
                 "has sliding windows in models of 64 blocks, and none in others",
                 format!(
@@ -259,6 +303,34 @@ impl Builder<'_> {
 
     fn expects(&self, expects: &'static str, found: String) -> GgufPlanError {
         GgufPlanError::Expects { architecture: self.architecture.name, expects, found }
+    }
+
+    /// Gemma 3n as it is published: its graph reads no other sizes.
+    fn check_gemma3n(&self) -> Result<(), GgufPlanError> {
+        const OWN_KEYS: usize = 20;
+        const SPARSE: usize = 10;
+        let (config, blocks) = (self.config, self.network.blocks().len());
+        for (key, usual) in [
+            ("altup_num_inputs", 4.0),
+            ("altup_active_idx", 0.0),
+            ("laurel_rank", 64.0),
+            ("hidden_size_per_layer_input", 256.0),
+            ("num_kv_shared_layers", blocks as f64 - OWN_KEYS as f64),
+        ] {
+            if config.number(key)?.is_some_and(|stated| stated != usual) {
+                return Err(self.expects("has the sizes of the published models", format!("`{key}` is not {usual}")));
+            }
+        }
+        let sparsity = |block: usize| config.item("activation_sparsity_pattern", block).and_then(|part| part.as_f64());
+        let usual = |block: usize| if block < SPARSE { 0.95 } else { 0.0 };
+        if (0..blocks).any(|block| sparsity(block).is_none_or(|part| (part - usual(block)).abs() > 1e-6)) {
+            let found = "`activation_sparsity_pattern` says otherwise".to_owned();
+            return Err(self.expects("leaves a twentieth of the activations of the first ten blocks", found));
+        }
+        match config.logit_softcap == Some(30.0) {
+            true => Ok(()),
+            false => Err(self.expects("bounds logits by 30", "`final_logit_softcapping` is another number".to_owned())),
+        }
     }
 
     /// Llama 4 as it is published: chunks and growth of queries of 8192 positions, norms of queries and keys but in Maverick.

@@ -16,6 +16,7 @@ impl Builder<'_> {
     pub(crate) fn add_linears(&mut self) -> Result<(), GgufPlanError> {
         let network = self.network;
         let mut experts: Grouped<(Option<usize>, Role), &Linear> = Grouped::new();
+        let mut lanes: Grouped<Role, &Linear> = Grouped::new();
         for linear in network.linears() {
             match (linear.expert, linear.role) {
                 (Some(_), role) => experts.entry((linear.block, role)).or_default().push(linear),
@@ -23,11 +24,26 @@ impl Builder<'_> {
                     self.drop_tensor(linear.weight, "the head is the embedding");
                 }
                 (None, Role::KeyValueUp) => self.add_latent(linear)?,
+                (None, role @ (Role::LaneInput | Role::LaneOutput)) => {
+                    lanes.entry(role).or_default().push(linear);
+                }
                 (None, _) if linear.part == Part::Recurrent => self.add_recurrent(linear)?,
                 (None, _) => self.add_linear(linear)?,
             }
         }
-        experts.into_iter().try_for_each(|((block, role), layers)| self.add_experts(block, role, layers))
+        experts.into_iter().try_for_each(|((block, role), layers)| self.add_experts(block, role, layers))?;
+        lanes.into_iter().try_for_each(|(role, layers)| self.add_lanes(role, layers))
+    }
+
+    /// The layers that make further streams from the first, or the reverse, as one tensor.
+    fn add_lanes(&mut self, role: Role, mut layers: Vec<&Linear>) -> Result<(), GgufPlanError> {
+        layers.sort_by(|one, other| one.module.cmp(&other.module));
+        let size = (layers[0].out_features, layers[0].in_features);
+        let slabs = layers.iter().map(|linear| self.slab(linear.weight, (0, 1), size, RowMap::all(size.0)));
+        let slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+        let stem = names::of_role(role, Part::Mlp).ok_or_else(|| self.no_place(layers[0].weight))?;
+        self.add_small(format!("{stem}.weight"), None, vec![layers.len(), size.0, size.1], slabs);
+        Ok(())
     }
 
     fn add_linear(&mut self, linear: &Linear) -> Result<(), GgufPlanError> {
@@ -49,7 +65,7 @@ impl Builder<'_> {
                 block: linear.block,
                 category: Category::of(role, linear.part),
                 modules: vec![linear.module.clone()],
-                fixed: matches!(role, Role::Router | Role::SharedGate),
+                fixed: matches!(role, Role::Router | Role::SharedGate) || is_kept(role),
             });
             if let Some(bias) = linear.bias {
                 let slabs = self.slabs(bias, (size.0, 1), &parts)?;
@@ -119,7 +135,9 @@ impl Builder<'_> {
                     .ok_or_else(|| self.shape_error(linear.weight, "its rows are not a multiple of the head size"))?;
                 Ok(vec![(linear.role, RowMap::Unfolded { heads, parts: 3, width: rows / (3 * heads) })])
             }
-            Role::GateUp if linear.part != Part::Mlp => Ok(gate_and_up(linear.rows, rows).to_vec()),
+            Role::GateUp if linear.part != Part::Mlp || !names::has_gate_in_up(self.architecture.name) => {
+                Ok(gate_and_up(linear.rows, rows).to_vec())
+            }
             role => Ok(vec![(role, all)]),
         }
     }
@@ -308,6 +326,19 @@ impl Builder<'_> {
         self.add_small(name, block, shape, slabs);
         Ok(())
     }
+}
+
+/// Returns whether llama.cpp quantizes no tensors of the role (`tensor_allows_quantization`).
+fn is_kept(role: Role) -> bool {
+    matches!(
+        role,
+        Role::LayerInputs
+            | Role::LaneRouter
+            | Role::LanePrediction
+            | Role::LaneCorrection
+            | Role::LowRankDown
+            | Role::LowRankUp
+    )
 }
 
 /// The projections of an expert's matrix, of so many rows.

@@ -58,6 +58,17 @@ impl Facts<'_> {
         self.need(self.config.head_dim(), "head_dim")
     }
 
+    /// Components of a head of layers without windows, where those of others have another width (Gemma 4).
+    pub(crate) fn full_head_dim(&self) -> Result<usize, ConfigError> {
+        const USUAL: u32 = 512;
+        if self.config.states("per_layer_config") {
+            let full = self.slides().iter().position(|slides| !slides);
+            let own = full.and_then(|block| self.config.of_layer(block, "head_dim"));
+            return own.map_or_else(|| self.head_dim(), Ok);
+        }
+        Ok(self.size("global_head_dim")?.unwrap_or(USUAL) as usize)
+    }
+
     /// Components of a head that turn; `None` where positions are learned.
     pub(crate) fn rope_dim(&self) -> Result<Option<usize>, ConfigError> {
         let Positions::Rotary { partial, .. } = self.family.math.positions.resolve(self.config) else {
@@ -157,7 +168,7 @@ fn sizes(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigError> 
     // These have no longest context, and llama.cpp's converter takes this.
     let usual = match facts.architecture.name {
         "bloom" => Some(hidden),
-        "mamba2" => Some(1 << 20),
+        "mamba" | "mamba2" => Some(1 << 20),
         _ => None,
     };
     let context = facts.need(config.max_positions.or(usual), "max_position_embeddings")?;
@@ -204,8 +215,8 @@ fn epsilons(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(), ConfigErro
     if rms.is_none() && plain.is_none() && facts.family.norm_kind != NormKind::LayerNormPlain {
         let subtracts = facts.family.norm_kind.subtracts_mean();
         let (key, name) = if subtracts { (PLAIN, "layer_norm_eps") } else { (RMS, "rms_norm_eps") };
-        // MPT has no key for it.
-        let usual = (facts.family.name == "mpt").then_some(1e-5);
+        // These have no key for it.
+        let usual = ["dbrx", "mpt"].contains(&facts.family.name).then_some(1e-5);
         metadata.set(facts.key(key), facts.need(facts.config.norm_eps.or(usual), name)? as f32);
     }
     Ok(())

@@ -41,7 +41,10 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::RecurrentChoice | Role::RecurrentStep => return None,
         Role::RecurrentSteps | Role::RecurrentDecayDown | Role::RecurrentDecayUp => return None,
         Role::RecurrentGateDown | Role::RecurrentGateUp => return None,
-        Role::IndexQuery | Role::IndexKey | Role::IndexGate | Role::IndexWeights => return None,
+        Role::IndexQuery => "indexer.attn_q_b",
+        Role::IndexKey => "indexer.attn_k",
+        Role::IndexWeights => "indexer.proj",
+        Role::IndexGate => return None,
         Role::KeyValue | Role::CompressedKey | Role::CompressedGate | Role::OutputDown => return None,
         Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => return None,
     };
@@ -90,13 +93,27 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
     }
 }
 
-/// The name of a small tensor of a block that belongs to no layer, by the last part of its name in the source.
-pub(crate) fn of_parameter(leaf: &str) -> Option<&'static str> {
-    match leaf {
-        "sinks" | "attention_sink_bias" => Some("attn_sinks.weight"),
-        "e_score_correction_bias" | "expert_bias" => Some("exp_probs_b.bias"),
-        _ => None,
-    }
+/// Returns whether dense networks of an architecture have gate and up in one matrix, under the name of up.
+pub(crate) fn has_gate_in_up(architecture: &str) -> bool {
+    ["chatglm", "glm4", "phi3"].contains(&architecture)
+}
+
+/// The names of small tensors of a block that belong to no layer, by the ends of their names in the source.
+const PARAMETERS: [(&str, &str); 8] = [
+    ("sinks", "attn_sinks.weight"),
+    ("attention_sink_bias", "attn_sinks.weight"),
+    ("e_score_correction_bias", "exp_probs_b.bias"),
+    ("expert_bias", "exp_probs_b.bias"),
+    ("layer_scalar", "layer_output_scale.weight"),
+    ("router.scale", "ffn_gate_inp.scale"),
+    ("router.per_expert_scale", "ffn_down_exps.scale"),
+    ("altup.correct_output_scale", "altup_correct_scale.weight"),
+];
+
+/// The name of a small tensor of a block that belongs to no layer.
+pub(crate) fn of_parameter(name: &str) -> Option<&'static str> {
+    let ends = |end: &str| name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    PARAMETERS.iter().find(|(end, _)| ends(end)).map(|(_, stem)| *stem)
 }
 
 /// The stems of the tensors that a layer of a recurrent mixer becomes.

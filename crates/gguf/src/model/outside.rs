@@ -66,6 +66,7 @@ impl Builder<'_> {
             }
             match self.network.places()[tensor] {
                 Place::Positions => self.add_positions(tensor)?,
+                Place::LayerInputs => self.add_layer_inputs(tensor)?,
                 Place::Parameter => self.add_parameter(tensor)?,
                 Place::Other(Unplaced::Buffer) => self.drop_tensor(tensor, "computed by loaders"),
                 Place::Other(Unplaced::Modality) => self.drop_tensor(tensor, "vision or audio"),
@@ -83,13 +84,42 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// The embeddings that every block reads, those of a token side by side. Loaders want those of every token, and the last tokens of Gemma 3n
+    /// have the first row.
+    fn add_layer_inputs(&mut self, tensor: usize) -> Result<(), GgufPlanError> {
+        const MOST_WITHOUT: usize = 4096;
+        let size = self.matrix_shape(tensor)?;
+        let tokens =
+            self.drafts.iter().find(|draft| draft.name == "token_embd.weight").map_or(0, |draft| draft.shape[0]);
+        let without = tokens.checked_sub(size.0).filter(|without| *without <= MOST_WITHOUT);
+        let without = without.ok_or_else(|| self.shape_error(tensor, format!("{tokens} rows are expected")))?;
+        let mut slabs = vec![self.slab(tensor, (0, 1), size, RowMap::all(size.0))?];
+        let first = self.slab(tensor, (0, 1), size, RowMap::Run { first: 0, count: 1 })?;
+        slabs.extend(std::iter::repeat_n(first, without));
+        let name = &self.tensors[tensor].name;
+        let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
+        self.drafts.push(Draft {
+            name: "per_layer_token_embd.weight".to_owned(),
+            shape: vec![tokens, size.1],
+            content: Content::Slabs(slabs),
+            block: None,
+            category: Category::Embedding,
+            modules: vec![module],
+            fixed: false,
+        });
+        Ok(())
+    }
+
     fn add_parameter(&mut self, tensor: usize) -> Result<(), GgufPlanError> {
         if self.add_recurrent_parameter(tensor)?.is_some() {
             return Ok(());
         }
         let TensorMeta { name, shape, .. } = &self.tensors[tensor];
         let block = name.split('.').find_map(|part| part.parse().ok());
-        let stem = names::of_parameter(name.rsplit('.').next().unwrap_or(name));
+        let stem = names::of_parameter(name);
+        // Its loader alone wants the name without an ending.
+        let stem =
+            stem.map(|stem| if self.architecture.name == "hy_v3" { stem.trim_end_matches(".bias") } else { stem });
         let (Some(stem), &[length] | &[1, length]) = (stem, shape.as_slice()) else {
             return Err(self.no_place(tensor));
         };

@@ -69,6 +69,7 @@ pub(crate) fn unknown_scaling<'r>(rope: &'r RopeParameters, architecture: &str) 
     let kind = rope.kind.as_deref()?;
     let is_known = match kind {
         "default" | "llama3" => true,
+        "proportional" => architecture == "gemma4",
         "linear" | "yarn" => rope.factor.is_some(),
         "dynamic" => architecture.starts_with("hunyuan") && rope.alpha.is_some_and(|alpha| alpha != 0.0),
         "longrope" | "su" => {
@@ -90,6 +91,7 @@ pub fn factors(facts: &Facts<'_>) -> Result<Factors, ConfigError> {
     let floats = |values: &[f64]| values.iter().map(|value| *value as f32).collect();
     match rope.kind.as_deref() {
         Some("llama3") => Ok(vec![("rope_freqs.weight", llama3(facts, rope, dim)?)]),
+        Some("proportional") => Ok(vec![("rope_freqs.weight", proportional(facts, rope)?)]),
         Some("longrope" | "su") if !rope.long_factor.is_empty() => Ok(vec![
             ("rope_factors_long.weight", floats(&rope.long_factor)),
             ("rope_factors_short.weight", floats(&rope.short_factor)),
@@ -98,16 +100,31 @@ pub fn factors(facts: &Facts<'_>) -> Result<Factors, ConfigError> {
     }
 }
 
-/// Llama 3's scaling: component `i` of `d` has the wavelength `2 pi theta^(2i/d)`. Short ones are left alone, long ones are
-/// stretched by `factor`, between the two bounds the frequency is interpolated.
-fn llama3(facts: &Facts<'_>, rope: &RopeParameters, dim: usize) -> Result<Vec<f32>, ConfigError> {
-    if dim > MOST_COMPONENTS {
-        return Err(ConfigError::Invalid {
+/// A part of the components turns as if all did, and the others are divided so far that they stand still.
+fn proportional(facts: &Facts<'_>, rope: &RopeParameters) -> Result<Vec<f32>, ConfigError> {
+    const STILL: f32 = 1e30;
+    let width = bounded(facts.full_head_dim()?)?;
+    let turning = (rope.partial.unwrap_or(1.0) * width as f64 / 2.0).floor() as usize;
+    let factor = rope.factor.unwrap_or(1.0) as f32;
+    Ok((0..width / 2).map(|i| if i < turning { factor } else { STILL }).collect())
+}
+
+/// Refuses heads whose factors would fill memory.
+fn bounded(dim: usize) -> Result<usize, ConfigError> {
+    match dim > MOST_COMPONENTS {
+        true => Err(ConfigError::Invalid {
             key: "head_dim".to_owned(),
             expected: format!("at most {MOST_COMPONENTS} where rotary embeddings are scaled"),
             found: dim.to_string(),
-        });
+        }),
+        false => Ok(dim),
     }
+}
+
+/// Llama 3's scaling: component `i` of `d` has the wavelength `2 pi theta^(2i/d)`. Short ones are left alone, long ones are
+/// stretched by `factor`, between the two bounds the frequency is interpolated.
+fn llama3(facts: &Facts<'_>, rope: &RopeParameters, dim: usize) -> Result<Vec<f32>, ConfigError> {
+    let dim = bounded(dim)?;
     let theta = rope.theta.unwrap_or(DEFAULT_BASE);
     let factor = rope.factor.unwrap_or(8.0);
     let (low, high) = (rope.low_freq_factor.unwrap_or(1.0), rope.high_freq_factor.unwrap_or(4.0));

@@ -1,7 +1,7 @@
 //! Tensors: the embedding, the final norm, and in every block what a decoder has, of the sizes that the metadata give.
 
 use super::GgufView;
-use kvant_container::gguf::TensorType;
+use kvant_container::gguf::{Array, TensorType, Value};
 use kvant_quant::finding::Findings;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,12 +85,22 @@ fn shapes(subject: &GgufView<'_>, findings: &mut Findings) {
     let width = subject.number("attention.key_length").or_else(|| Some(hidden? / heads.filter(|heads| *heads > 0)?));
     let states_shared = subject.value(&format!("{}.attention.head_count_kv", subject.architecture)).is_some();
     let times = |count: Option<usize>, size: Option<usize>| count?.checked_mul(size?);
-    let queries = times(heads, width).filter(|_| !GATED.contains(&subject.architecture));
+    // Layers with windows may have heads of another width.
+    let slides = subject.value(&format!("{}.attention.sliding_window_pattern", subject.architecture));
+    let slides = slides.and_then(Value::as_array).and_then(Array::booleans);
+    let narrow = subject.number("attention.key_length_swa");
+    let width_of = |block: Option<usize>| match (slides, block) {
+        (Some(slides), Some(block)) if slides.get(block) == Some(&true) => narrow.or(width),
+        _ => width,
+    };
     // Latent attention has other sizes.
     let is_plain = subject.number("attention.kv_lora_rank").is_none();
     for tensor in &subject.tensors {
         let (block, part) = place(tensor.name).map_or((None, tensor.name), |(block, part)| (Some(block), part));
         let shared = if states_shared { subject.number_of("attention.head_count_kv", block) } else { heads };
+        let width = width_of(block);
+        let own = subject.number_of("attention.head_count", block);
+        let queries = times(own, width).filter(|_| !GATED.contains(&subject.architecture));
         let (keys, wide) = (times(shared, width), subject.number_of("feed_forward_length", block));
         let expected = match part {
             "token_embd.weight" | "output.weight" => (None, hidden),

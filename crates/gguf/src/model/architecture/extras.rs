@@ -10,6 +10,8 @@ type Result = std::result::Result<(), ConfigError>;
 /// The probability function of a router's logits (`llama_expert_gating_func_type`).
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
+/// Softmax over the chosen experts alone.
+const SOFTMAX_OF_CHOSEN: u32 = 3;
 
 /// Nothing.
 pub(crate) fn none(_: &Facts<'_>, _: &mut Metadata) -> Result {
@@ -29,6 +31,28 @@ pub(crate) fn cohere2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     metadata
         .set(facts.key("context_length"), count(facts.need(facts.config.max_positions, "max_position_embeddings")?));
     window(facts, metadata)
+}
+
+/// Experts are chosen by their logits, whose probabilities are computed afterwards.
+pub(crate) fn cohere2_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let config = facts.config;
+    cohere2(facts, metadata)?;
+    metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+    routed(facts, metadata, SIGMOID)?;
+    let width = one_width(facts);
+    metadata.set_some(facts.key("feed_forward_length"), config.dense_intermediate_size.or(width).map(count));
+    let is_sigmoid = config.text("expert_selection_fn").is_none_or(|name| name == "sigmoid");
+    metadata.set(facts.key("expert_gating_func"), if is_sigmoid { SIGMOID } else { SOFTMAX_OF_CHOSEN });
+    let shared = config.experts.as_ref().and_then(|experts| width?.checked_mul(experts.shared_count.unwrap_or(0)));
+    metadata.set_some(facts.key("expert_shared_feed_forward_length"), shared.filter(|width| *width > 0).map(count));
+    Ok(())
+}
+
+/// Its loader wants a bound on queries, keys and values.
+pub(crate) fn dbrx(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let clip = facts.need(facts.config.clip_qkv, "clip_qkv")?;
+    metadata.set(facts.key("attention.clamp_kqv"), clip as f32);
+    Ok(())
 }
 
 /// The length of the sliding window, which must be there.
@@ -53,6 +77,57 @@ pub(crate) fn gemma3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     gemma(facts, metadata)?;
     let base = facts.config.rope.main.theta.unwrap_or(1_000_000.0);
     metadata.set(facts.key("rope.freq_base"), base as f32);
+    Ok(())
+}
+
+/// Full layers have heads of another width, all components of which turn; how fast is in [`rope::factors`].
+pub(crate) fn gemma4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let config = facts.config;
+    window(facts, metadata)?;
+    let slides = facts.slides();
+    metadata.set_some(facts.key("final_logit_softcapping"), config.logit_softcap.map(|cap| cap as f32));
+    layer_inputs(facts, metadata)?;
+    let (full, local) = (facts.full_head_dim()?, facts.head_dim()?);
+    for (end, width) in [("", full), ("_swa", local)] {
+        metadata.set(facts.key(&format!("attention.key_length{end}")), count(width));
+        metadata.set(facts.key(&format!("attention.value_length{end}")), count(width));
+    }
+    let sliding = config.rope.sliding.as_ref().unwrap_or(&config.rope.main);
+    metadata.set(facts.key("rope.dimension_count"), count(full));
+    metadata.set(facts.key("rope.dimension_count_swa"), count(sliding.turning_components(local, 1.0)));
+    let keys = facts.need(config.num_kv_heads(), "num_key_value_heads")?;
+    let of_full = facts.size("num_global_key_value_heads")?.map(|count| count as usize);
+    let of_full = of_full.filter(|count| *count > 0 && config.flag_or("attention_k_eq_v", false));
+    let heads = slides.iter().enumerate().map(|(block, slides)| {
+        let own = config.of_layer(block, "num_key_value_heads");
+        let usual = if *slides { keys } else { of_full.unwrap_or(keys) };
+        u32::try_from(own.unwrap_or(usual)).unwrap_or(u32::MAX)
+    });
+    metadata.set(facts.key("attention.head_count_kv"), heads.collect::<Vec<u32>>());
+    metadata.set(facts.key("attention.sliding_window_pattern"), slides);
+    if let Some(experts) = &config.experts {
+        expert_width(facts, metadata, experts.intermediate_size)?;
+    }
+    Ok(())
+}
+
+/// The widths of inputs of layers, and how many layers at the end take keys and values of others.
+fn layer_inputs(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let width = facts.need(facts.size("hidden_size_per_layer_input")?, "hidden_size_per_layer_input")?;
+    let sharing = facts.need(facts.size("num_kv_shared_layers")?, "num_kv_shared_layers")?;
+    metadata.set(facts.key("embedding_length_per_layer_input"), width);
+    metadata.set(facts.key("attention.shared_kv_layers"), sharing);
+    Ok(())
+}
+
+/// What else its graph computes, it computes in one way: see `expected.rs`.
+pub(crate) fn gemma3n(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    window(facts, metadata)?;
+    layer_inputs(facts, metadata)?;
+    let head = count(facts.head_dim()?);
+    metadata.set(facts.key("attention.key_length"), head.clone());
+    metadata.set(facts.key("attention.value_length"), head);
+    metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
     Ok(())
 }
 
@@ -195,7 +270,8 @@ pub(crate) fn granite_hybrid(facts: &Facts<'_>, metadata: &mut Metadata) -> Resu
     Ok(())
 }
 
-pub(crate) fn jamba(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+/// Sizes of Mamba mixers.
+fn mamba1_sizes(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let mamba = facts.need(facts.config.mamba1.as_ref(), "mamba_d_state")?;
     for (key, value) in [
         ("ssm.conv_kernel", mamba.kernel),
@@ -205,6 +281,11 @@ pub(crate) fn jamba(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     ] {
         metadata.set(facts.key(key), count(value));
     }
+    Ok(())
+}
+
+pub(crate) fn jamba(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    mamba1_sizes(facts, metadata)?;
     heads_by_block(facts, metadata)
 }
 
@@ -326,7 +407,14 @@ fn routed(facts: &Facts<'_>, metadata: &mut Metadata, gating: u32) -> Result {
     metadata.set_some(facts.key("expert_weights_scale"), experts.scale.map(|scale| scale as f32));
     metadata.set(facts.key("expert_weights_norm"), experts.normalise.unwrap_or(normalises));
     metadata.set(facts.key("expert_gating_func"), gating);
-    expert_width(facts, metadata, experts.intermediate_size)
+    // Where `intermediate_size` is the width of experts, there may be another key for dense networks.
+    let width = experts.intermediate_size.or(facts.config.dense_intermediate_size.and(one_width(facts)));
+    expert_width(facts, metadata, width)
+}
+
+/// The width of feed-forward networks, where it is one for all blocks.
+fn one_width(facts: &Facts<'_>) -> Option<usize> {
+    facts.config.intermediate_sizes.first().copied()
 }
 
 pub(crate) fn sigmoid_routed(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
@@ -336,6 +424,60 @@ pub(crate) fn sigmoid_routed(facts: &Facts<'_>, metadata: &mut Metadata) -> Resu
 pub(crate) fn afmoe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     sigmoid_routed(facts, metadata)?;
     window(facts, metadata)
+}
+
+/// Full layers have no rotary embeddings.
+pub(crate) fn exaone_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    window(facts, metadata)?;
+    metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+    sigmoid_routed(facts, metadata)?;
+    shared_width(facts, metadata);
+    metadata.set(facts.key("rope.scaling.type"), "none");
+    Ok(())
+}
+
+/// The width of all experts that every token passes, where they are as wide as routed ones.
+fn shared_width(facts: &Facts<'_>, metadata: &mut Metadata) {
+    let experts = facts.config.experts.as_ref();
+    let width = experts.and_then(|experts| experts.intermediate_size?.checked_mul(experts.shared_count.unwrap_or(1)));
+    metadata.set_some(facts.key("expert_shared_feed_forward_length"), width.map(count));
+}
+
+pub(crate) fn hy_v3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    sigmoid_routed(facts, metadata)?;
+    shared_width(facts, metadata);
+    let normalise = facts.config.flag_or("route_norm", true);
+    metadata.set(facts.key("expert_weights_norm"), normalise);
+    Ok(())
+}
+
+/// Heads of queries differ by block, and a part of each head turns, another in blocks with windows.
+pub(crate) fn laguna(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    let config = facts.config;
+    let heads = (0..facts.blocks).map(|block| config.heads_of_layer(block).or(config.num_heads).unwrap_or(0));
+    let heads: Vec<u32> = heads.map(|heads| u32::try_from(heads).unwrap_or(u32::MAX)).collect();
+    metadata.set(facts.key("attention.head_count"), heads);
+    sigmoid_routed(facts, metadata)?;
+    metadata.set(facts.key("expert_shared_count"), count(1));
+    metadata.set(facts.key("expert_weights_norm"), true);
+    let shared = config.experts.as_ref().and_then(|experts| experts.shared_intermediate_size);
+    metadata.set_some(facts.key("expert_shared_feed_forward_length"), shared.map(count));
+    if config.sliding_window.is_some() {
+        window(facts, metadata)?;
+        metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+    }
+    if let Some(sliding) = &config.rope.sliding {
+        let turning = sliding.turning_components(facts.head_dim()?, 1.0);
+        metadata.set(facts.key("rope.dimension_count_swa"), count(turning));
+    }
+    Ok(())
+}
+
+/// Mamba, whose steps and states Falcon Mamba norms.
+pub(crate) fn mamba(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    mamba1_sizes(facts, metadata)?;
+    metadata.set(facts.key("ssm.dt_b_c_rms"), facts.family.name == "falcon_mamba");
+    rms_epsilon(facts, metadata)
 }
 
 pub(crate) fn bloom(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
@@ -410,6 +552,23 @@ pub(crate) fn mistral3(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
         let original = facts.need(rope.original_max_positions, "original_max_position_embeddings")?;
         metadata.set(facts.key("rope.scaling.original_context_length"), count(original));
         metadata.set(facts.key("attention.temperature_scale"), growth as f32);
+    }
+    Ok(())
+}
+
+/// What chooses the keys that a token attends to, in every block or in those that config.json lists.
+pub(crate) fn deepseek32(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    deepseek2(facts, metadata)?;
+    for (key, name) in [
+        ("index_n_heads", "attention.indexer.head_count"),
+        ("index_head_dim", "attention.indexer.key_length"),
+        ("index_topk", "attention.indexer.top_k"),
+    ] {
+        metadata.set(facts.key(name), facts.need(facts.size(key)?, key)?);
+    }
+    if facts.architecture.name == "glm-dsa" {
+        let is_full = |block| facts.config.item("indexer_types", block).is_none_or(|kind| kind == "full");
+        metadata.set(facts.key("attention.indexer.types"), (0..facts.blocks).map(is_full).collect::<Vec<bool>>());
     }
     Ok(())
 }

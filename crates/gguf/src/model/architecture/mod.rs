@@ -99,6 +99,21 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        family: "cohere2_moe",
+        name: "cohere2moe",
+        has_dense_prefix: true,
+        extras: extras::cohere2_moe,
+        ..LLAMA
+    },
+    Architecture {
+        family: "dbrx",
+        name: "dbrx",
+        needs_head: true,
+        norms: &[(NormSite::FeedForwardInput, "attn_output_norm")],
+        extras: extras::dbrx,
+        ..QWEN2
+    },
+    Architecture {
         family: "deepseek_v2",
         name: "deepseek2",
         has_dense_prefix: true,
@@ -112,6 +127,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
         has_dense_prefix: true,
         extras: extras::deepseek2,
         restoration: Some(&restoration::DEEPSEEK_V3),
+        ..LLAMA
+    },
+    Architecture {
+        family: "deepseek_v32",
+        name: "deepseek32",
+        has_dense_prefix: true,
+        extras: extras::deepseek32,
         ..LLAMA
     },
     Architecture {
@@ -140,6 +162,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..QWEN2
     },
     Architecture {
+        family: "exaone_moe",
+        name: "exaone-moe",
+        needs_head: true,
+        has_dense_prefix: true,
+        extras: extras::exaone_moe,
+        ..QWEN2
+    },
+    Architecture {
         family: "falcon",
         name: "falcon",
         norms: &[(NormSite::FeedForwardInput, "attn_norm")],
@@ -153,6 +183,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::FALCON_H1),
         ..QWEN2
     },
+    Architecture { family: "falcon_mamba", name: "mamba", extras: extras::mamba, ..QWEN2 },
     Architecture { family: "gemma", name: "gemma", extras: extras::gemma, restoration: PLAIN, ..QWEN2 },
     Architecture {
         family: "gemma2",
@@ -168,6 +199,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::GEMMA3),
         ..QWEN2
     },
+    Architecture { family: "gemma3n", name: "gemma3n", extras: extras::gemma3n, ..QWEN2 },
+    Architecture { family: "gemma4", name: "gemma4", has_any_experts: true, extras: extras::gemma4, ..QWEN2 },
+    Architecture { family: "glm", name: "chatglm", ..LLAMA },
     Architecture { family: "glm4", name: "glm4", restoration: PLAIN, ..LLAMA },
     Architecture {
         family: "glm4_moe",
@@ -186,7 +220,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
         extras: extras::deepseek2,
         ..LLAMA
     },
+    Architecture {
+        family: "glm_moe_dsa",
+        name: "glm-dsa",
+        has_dense_prefix: true,
+        extras: extras::deepseek32,
+        ..LLAMA
+    },
     Architecture { family: "gpt2", name: "gpt2", extras: extras::gpt2, restoration: Some(&restoration::GPT2), ..QWEN2 },
+    Architecture { family: "gpt_bigcode", name: "starcoder", ..QWEN2 },
     Architecture {
         family: "gpt_neox",
         name: "gptneox",
@@ -234,9 +276,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::HUNYUAN_MOE),
         ..QWEN2
     },
+    Architecture { family: "hy_v3", name: "hy_v3", has_any_experts: true, extras: extras::hy_v3, ..QWEN2 },
     Architecture { family: "jamba", name: "jamba", has_any_experts: true, extras: extras::jamba, ..QWEN2 },
     Architecture { family: "kimi_k2", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
     Architecture { family: "kimi_k25", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
+    Architecture { family: "laguna", name: "laguna", has_dense_prefix: true, extras: extras::laguna, ..QWEN2 },
     Architecture {
         family: "lfm2",
         name: "lfm2",
@@ -256,6 +300,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     },
     Architecture { scaled: &[Part::Mlp], restoration: Some(&restoration::LLAMA), ..LLAMA },
     Architecture { family: "llama4", name: "llama4", has_any_experts: true, extras: extras::llama4, ..LLAMA },
+    Architecture { family: "mamba", name: "mamba", extras: extras::mamba, ..QWEN2 },
     Architecture {
         family: "mamba2",
         name: "mamba2",

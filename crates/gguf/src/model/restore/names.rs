@@ -2,7 +2,7 @@
 //! of the file. Not the positions of their values.
 
 use crate::model::architecture::Architecture;
-use crate::model::names::{in_block, norm_ending, of_norm, of_parameter, of_role, recurrent_stems};
+use crate::model::names::{has_gate_in_up, in_block, norm_ending, of_norm, of_parameter, of_role, recurrent_stems};
 use kvant_container::gguf::GgufFile;
 use kvant_model::family::{
     ExpertLayout, ExpertStorage, Family, NormSite, Orientation, Part, RecurrentMixer, RecurrentParameter, Role,
@@ -108,8 +108,7 @@ impl Expectation<'_> {
             }
         }
         for name in family.parameters {
-            let leaf = name.rsplit('.').next().unwrap_or(name);
-            let Some(stored) = of_parameter(leaf) else { continue };
+            let Some(stored) = of_parameter(name) else { continue };
             match self.shape(Some(block), stored) {
                 // A row in ERNIE 4.5.
                 Some(shape) if name.contains("moe_statics") => self.add(path(name), [vec![1], shape].concat()),
@@ -223,7 +222,7 @@ impl Expectation<'_> {
         };
         match role {
             Role::KeyValueUp => self.latent_size(block),
-            Role::GateUp if part != Part::Mlp || self.architecture.name == "granitehybrid" => {
+            Role::GateUp if part != Part::Mlp || !has_gate_in_up(self.architecture.name) => {
                 let ((gate, columns), (up, _)) = (matrix(Role::Gate)?, matrix(Role::Up)?);
                 Some((gate.checked_add(up)?, columns))
             }

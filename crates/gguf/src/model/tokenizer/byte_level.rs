@@ -30,9 +30,13 @@ pub(crate) fn of_json(tokenizer: &Value, family: &str) -> Result<Vocabulary, Tok
     }
     let pre = pre_tokenizer::name(tokenizer, family)?;
     let tokens = tokens(tokenizer, |text, _| Token::new(text, TokenKind::Normal, 0.0))?;
-    let merges = merges(tokenizer)?;
-    let merges = merges.into_iter().map(|(left, right)| format!("{} {}", visible(&left), visible(&right)));
-    Ok(Vocabulary { model: "gpt2", pre, tokens, merges: merges.collect(), ..Vocabulary::default() })
+    Ok(Vocabulary { model: "gpt2", pre, tokens, merges: merge_texts(tokenizer)?, ..Vocabulary::default() })
+}
+
+/// The merges of a tokenizer.json as files have them: both parts with a space between.
+pub(crate) fn merge_texts(tokenizer: &Value) -> Result<Vec<String>, TokenizerProblem> {
+    let merges = merges(tokenizer)?.into_iter();
+    Ok(merges.map(|(left, right)| format!("{} {}", visible(&left), visible(&right))).collect())
 }
 
 /// Spaces inside of a part would be confused with the one between parts: they are written as the letter for the byte.

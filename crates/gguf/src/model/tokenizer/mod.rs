@@ -36,7 +36,7 @@ struct Vocabulary {
     tokens: Vec<Token>,
     /// Whether tokens have scores.
     scored: bool,
-    /// Pairs that are merged, the first first; for byte-level BPE.
+    /// Pairs that are merged, the first first; for BPE by the order of merges.
     merges: Vec<String>,
     /// Whether a space is put in front of a text, where that is known.
     space_prefix: Option<bool>,
@@ -78,7 +78,10 @@ fn read_json(tokenizer: &serde_json::Value, files: &Files, habits: Habits) -> Re
     let fallback = tokenizer.pointer("/model/byte_fallback").and_then(|flag| flag.as_bool()).unwrap_or(false);
     match kind {
         // Files of early versions do not say that they hold BPE.
-        Some("BPE") | None if fallback && !byte_level::is_byte_level(tokenizer) => pieces::of_json(tokenizer, files),
+        Some("BPE") | None if fallback && !byte_level::is_byte_level(tokenizer) => match habits.family {
+            "gemma4" => pieces::of_merges(tokenizer),
+            _ => pieces::of_json(tokenizer, files),
+        },
         Some("BPE") | None => byte_level::of_json(tokenizer, habits.family),
         Some("Unigram") => pieces::of_unigram(tokenizer),
         Some("WordPiece") => word_piece::of_json(tokenizer),

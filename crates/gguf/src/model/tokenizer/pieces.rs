@@ -1,6 +1,6 @@
 //! Vocabularies of SentencePiece: pieces with scores, of tokenizer.model or of a tokenizer.json that was made from one.
 
-use super::byte_level::{merges, tokens};
+use super::byte_level::{merge_texts, merges, tokens};
 use super::files::Files;
 use super::token::{Token, TokenKind, added};
 use super::{TokenizerProblem, Vocabulary, pre_tokenizer};
@@ -10,6 +10,13 @@ use std::collections::HashMap;
 
 /// The name of the algorithm that merges the pair with the best score.
 const MERGING: &str = "llama";
+
+/// The name of the algorithm that merges the pair that comes first in the list of merges.
+const MERGING_IN_ORDER: &str = "gemma4";
+
+/// Tokens of Gemma 4 that programs look for in the text of an answer, so that they must not be left out there.
+const MARKS: [&str; 7] =
+    ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"];
 
 /// The name of the algorithm that seeks the likeliest pieces.
 const LIKELIEST: &str = "t5";
@@ -28,6 +35,18 @@ pub(crate) fn of_json(tokenizer: &Value, files: &Files) -> Result<Vocabulary, To
     let tokens = tokens(tokenizer, token)?;
     let space_prefix = Some(pre_tokenizer::prefixes_a_space(tokenizer));
     Ok(Vocabulary { model: MERGING, pre: "default", tokens, scored: true, space_prefix, ..Vocabulary::default() })
+}
+
+/// The vocabulary of a tokenizer.json with BPE of pieces whose merges decide, not scores (Gemma 4).
+pub(crate) fn of_merges(tokenizer: &Value) -> Result<Vocabulary, TokenizerProblem> {
+    let unknown = tokenizer.pointer("/model/unk_token").and_then(Value::as_str);
+    let mut tokens = tokens(tokenizer, |text, _| piece_token(text, 0.0, unknown))?;
+    for token in tokens.iter_mut().filter(|token| MARKS.contains(&token.text.as_str())) {
+        token.kind = TokenKind::UserDefined;
+    }
+    let merges = merge_texts(tokenizer)?;
+    let space_prefix = Some(pre_tokenizer::prefixes_a_space(tokenizer));
+    Ok(Vocabulary { model: MERGING_IN_ORDER, pre: MERGING_IN_ORDER, tokens, scored: true, merges, space_prefix })
 }
 
 fn scores(tokenizer: &Value, pieces: Option<&[Piece]>) -> Result<HashMap<String, f32>, TokenizerProblem> {
