@@ -11,25 +11,34 @@ import torch
 import encoder_decoder_models
 import encoder_models
 import forward_models
+import test_encoder_decoders
+import test_encoders
+import test_image_encoders
+import test_loader_names
+import test_mlx
+import test_sglang
+import test_vllm
 import undescribed_models
+import vision_models
 from conftest import REPO
-from test_gguf import byte_tokenizer
+from test_gguf import FAMILIES, UNLOADABLE, byte_tokenizer
 
 PAGE = REPO / "docs" / "reference" / "architectures.md"
 ODD = ("falcon_mamba", "mamba", "mamba2")
 TEXT = """# Architectures
 
-What plans say of small models of each described architecture (`model_type` in config.json). The page is written by
-`tests/interop/test_architectures.py`; other interop tests show that it is true: outputs equal those of transformers in f32
-(`test_forward.py`, `test_encoders.py`, `test_encoder_decoders.py`, `test_image_encoders.py`), what is written loads with the same weights in transformers, vLLM and SGLang, and GGUF files in
-llama.cpp.
+What plans say of small models of each described architecture (`model_type` in config.json), and which interop tests run them. The page is
+written by `tests/interop/test_architectures.py`.
 
+* **Outputs**: what the model is shown where its outputs equal those of transformers in f32, to 1e-4 of the largest (`test_forward.py`,
+  `test_encoders.py`, `test_encoder_decoders.py`, `test_image_encoders.py`, `test_images_in_text.py`).
 * **Calibration**: algorithms with calibration data, static activations and `kvant eval`.
 * **Algorithms**: what runs besides roundings, which all run where calibration does: AWQ and SmoothQuant need pairs of layers between
   which scales move, AutoRound gradients, and `rotate` a residual stream that can be rotated.
 * **int4**, **FP8**: what is known to load `int4:g32` and `FP8_DYNAMIC` in compressed-tensors' layout. Other layouts: `kvant plan`. A loader
   that is not named refuses the layout for this architecture, or was not tried with it: `kvant verify --for LOADER` says which.
-* **GGUF**: written for llama.cpp.
+* **Formats**: other layouts of 4-bit integers that can be written: Quark's, GPTQ's, AWQ's, MLX's, an ONNX graph, GGUF.
+* **Loaders run**: what has loaded small quantized models of the architecture in the tests, or refused them as `kvant verify --for LOADER` says.
 
 """
 UNDESCRIBED = """
@@ -41,29 +50,43 @@ models, with all weights as Kvant meant them; classes that read the float weight
 codes.
 
 """
-HEADER = ("architecture", "calibration", "algorithms", "int4", "FP8", "GGUF")
+HEADER = ("architecture", "outputs", "calibration", "algorithms", "int4", "FP8", "formats", "loaders run")
+# Layouts beside compressed-tensors', with schemes of 4-bit integers that they hold.
+FORMATS = {"quark": "int4:g32", "gptq": "int4:g32", "awq": "uint4:g32:zp", "mlx": "int4:g32:zp", "onnx": "int4:g32"}
+# The models of which each loader has cases.
+RUN = {
+    "transformers": [*test_loader_names.SUPPORT, *test_encoders.QUANTIZED, *test_image_encoders.QUANTIZED, *test_encoder_decoders.QUANTIZED],
+    "vLLM": test_vllm.CASES,
+    "SGLang": test_sglang.CASES,
+    "mlx-lm": test_mlx.CASES,
+    "llama.cpp": [(name,) for name in FAMILIES if name not in UNLOADABLE],
+}
+RUN = {loader: {name for name, *_ in cases} for loader, cases in RUN.items()}
+# What the models of each module are shown.
+SHOWN = [(forward_models, forward_models.MODELS, "text"), (encoder_models, encoder_models.MODELS, "text"), (encoder_models, encoder_models.IMAGE_MODELS, "images"),
+         (encoder_decoder_models, encoder_decoder_models.MODELS, "text"), (vision_models, vision_models.MODELS, "text with images")]  # fmt: skip
 ALGORITHMS = ("awq", "smoothquant", "autoround", "rotate")
 
 
 def sources(root):
-    """The directories of the models of each architecture."""
-    found = {}
-    of_encoders = encoder_models.MODELS | encoder_models.IMAGE_MODELS
-    pairs = (encoder_decoder_models, encoder_decoder_models.MODELS)
-    for module, names in ((forward_models, forward_models.MODELS), (encoder_models, of_encoders), pairs):
-        saved(module, names, root, found)
-    return dict(sorted(found.items()))
+    """The directories of the models of each architecture, and what they are shown."""
+    found, shown = {}, {}
+    for module, names, what in SHOWN:
+        for kind in saved(module, names, root, {}, found):
+            shown.setdefault(kind, what)
+    return [(kind, directories, shown[kind]) for kind, directories in sorted(found.items())]
 
 
-def saved(module, names, root, found):
+def saved(module, names, root, *maps):
     for name in names:
         directory = module.save(name, root / name)
         config = json.loads((directory / "config.json").read_text())
         # GGUF files hold one.
-        if vocabulary := config.get("text_config", config).get("vocab_size"):
+        if not (directory / "tokenizer.json").exists() and (vocabulary := config.get("text_config", config).get("vocab_size")):
             byte_tokenizer(vocabulary).save(str(directory / "tokenizer.json"))
-        found.setdefault(config["model_type"], []).append(directory)
-    return found
+        for found in maps:
+            found.setdefault(config["model_type"], []).append(directory)
+    return maps[0]
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +102,21 @@ def rows(kvant, module_path):
         found = plan(directory, "--format", "compressed-tensors", *options)
         return ", ".join(name.split(" with ")[0] for name in found["loaders"]) if found else ""
 
-    def row(kind, variants):
+    def row(kind, variants, shown):
         says = lambda *options: "yes" if any(plan(directory, *options) for directory in variants) else ""  # noqa: E731
-        is_written = any(plan(directory, "--scheme", "Q8_0") for directory in [*variants, *of_llama_cpp.get(kind, [])])
+        of_all = [*variants, *of_llama_cpp.get(kind, [])]
+        in_gguf = ["GGUF"] if any(plan(directory, "--scheme", "Q8_0") for directory in of_all) else []
         # Some of the small models have other widths than multiples of a group.
         int4 = ("--scheme", "int4:channel" if kind in ODD else "int4:g32")
         runs = lambda algorithm: says(*int4, "--format", "fake", "--algorithm", algorithm)  # noqa: E731
         algorithms = ", ".join(name for name in ALGORITHMS if runs(name))
-        return (f"`{kind}`", runs("gptq"), algorithms, loaders(variants[0], *int4), loaders(variants[0], "--scheme", "FP8_DYNAMIC"),
-                "yes" if is_written else "")  # fmt: skip
+        formats = [name for name, scheme in FORMATS.items() if kind not in ODD and plan(variants[0], "--scheme", scheme, "--format", name)]
+        ran = [loader for loader, names in RUN.items() if names & {directory.name for directory in of_all}]
+        return (f"`{kind}`", shown, runs("gptq"), algorithms, loaders(variants[0], *int4), loaders(variants[0], "--scheme", "FP8_DYNAMIC"),
+                ", ".join(formats + in_gguf), ", ".join(ran))  # fmt: skip
 
     of_llama_cpp = saved(forward_models, forward_models.FOR_LLAMA_CPP, module_path("of_llama_cpp"), {})
-    return [row(kind, variants) for kind, variants in sources(module_path("architectures")).items()]
+    return [row(*source) for source in sources(module_path("architectures"))]
 
 
 def weights(directory):
@@ -138,4 +164,4 @@ def test_page_says_what_plans_and_transformers_say(rows, loaded):
 
 
 def test_at_least_three_quarters_of_the_architectures_are_calibrated(rows):
-    assert len(rows) > 95 and sum(row[1] == "yes" for row in rows) >= 75
+    assert len(rows) > 95 and sum(row[2] == "yes" for row in rows) >= 75
