@@ -437,6 +437,7 @@ impl Architecture {
             Positions::RotaryIfTheta
             | Positions::LearnedIf(..)
             | Positions::RotaryOfPatches
+            | Positions::RotaryOfGrid
             | Positions::Sinusoidal { .. }
             | Positions::SinusoidalOfWidth
             | Positions::None => {
