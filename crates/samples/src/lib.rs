@@ -21,6 +21,6 @@ mod stored;
 pub use array::{Array, Element, Values, from_bytes};
 pub use error::SampleError;
 pub use files::{arrays, files, is_image};
-pub use picture::{MOST_MEMORY, Picture, decode};
-pub use resample::{Filter, resample, resample_floats};
+pub use picture::{MOST_MEMORY, Picture, decode, picture_size};
+pub use resample::{Filter, resample, resample_as_torch, resample_floats};
 pub use stored::Stored;

@@ -22,6 +22,14 @@ pub struct Picture {
 ///
 /// # Errors
 /// Always.
+pub fn picture_size(file: &Path) -> Result<[usize; 2], SampleError> {
+    Err(SampleError::NotBuilt { file: file.to_path_buf(), feature: "images" })
+}
+
+/// Refuses the file.
+///
+/// # Errors
+/// Always.
 pub fn decode(file: &Path) -> Result<Picture, SampleError> {
     Err(SampleError::NotBuilt { file: file.to_path_buf(), feature: "images" })
 }

@@ -1,6 +1,7 @@
 //! Resizing of pictures with a filter that widens with the reduction, in the fixed-point arithmetic of Pillow's `Image.resize`: weights are
 //! multiples of `2^-22`, and every pass rounds to bytes. Rows are resized before columns, as torchvision does, and Pillow before version 13.
-//! Image processors of transformers resize with torchvision, whose weights have fewer bits, so that values differ by one level at most.
+//! torchvision, with which image processors of transformers 5 resize, has weights of 16 bits, so that values differ by one level at most:
+//! [`resample_as_torch`] has them too.
 
 /// The kernel that weighs the pixels around a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,10 +70,10 @@ struct Window {
 }
 
 impl Window {
-    /// The weights as multiples of `2^-22`.
-    fn fixed(&self) -> Vec<i64> {
+    /// The weights as multiples of `2^-bits`.
+    fn fixed(&self, bits: u32) -> Vec<i64> {
         let fixed = |weight: &f64| {
-            let weight = weight * f64::from(1 << BITS);
+            let weight = weight * f64::from(1 << bits);
             (if weight < 0.0 { weight - 0.5 } else { weight + 0.5 }) as i64
         };
         self.weights.iter().map(fixed).collect()
@@ -96,17 +97,40 @@ fn windows(filter: Filter, from: usize, to: usize) -> Vec<Window> {
     (0..to).map(window).collect()
 }
 
+/// The bits of weights behind the point with which the largest is below `2^15`, as torch's `interpolate` chooses them for bytes
+/// (`_compute_index_ranges_int16_weights` of `UpSampleKernel.cpp`).
+fn bits_of_torch(windows: &[Window]) -> u32 {
+    let largest = windows.iter().flat_map(|window| &window.weights).fold(0.0f64, |most, weight| most.max(*weight));
+    (0..BITS).find(|bits| 0.5 + largest * f64::from(2 << bits) >= f64::from(1 << 15)).unwrap_or(BITS)
+}
+
 /// Pixels of three bytes in rows of `width`, resized.
 pub fn resample(pixels: &[u8], from: (usize, usize), to: (usize, usize), filter: Filter) -> Vec<u8> {
+    resampled(pixels, from, to, filter, |_| BITS)
+}
+
+/// The same in torchvision's arithmetic, for bytes with antialiasing.
+pub fn resample_as_torch(pixels: &[u8], from: (usize, usize), to: (usize, usize), filter: Filter) -> Vec<u8> {
+    resampled(pixels, from, to, filter, bits_of_torch)
+}
+
+fn resampled(
+    pixels: &[u8],
+    from: (usize, usize),
+    to: (usize, usize),
+    filter: Filter,
+    bits: impl Fn(&[Window]) -> u32,
+) -> Vec<u8> {
     resized(pixels, from, to, filter, |windows| {
-        let windows: Vec<(usize, Vec<i64>)> = windows.iter().map(|window| (window.first, window.fixed())).collect();
+        let bits = bits(&windows);
+        let windows: Vec<(usize, Vec<i64>)> = windows.iter().map(|window| (window.first, window.fixed(bits))).collect();
         move |at, pixel: &dyn Fn(usize) -> [u8; 3]| {
             let (first, weights) = &windows[at];
-            let mut sums = [1i64 << (BITS - 1); 3];
+            let mut sums = [(1i64 << bits) >> 1; 3];
             for (at, weight) in (*first..).zip(weights) {
                 sums.iter_mut().zip(pixel(at)).for_each(|(sum, value)| *sum += weight * i64::from(value));
             }
-            sums.map(|sum| (sum >> BITS).clamp(0, 255) as u8)
+            sums.map(|sum| (sum >> bits).clamp(0, 255) as u8)
         }
     })
 }
@@ -195,6 +219,19 @@ mod tests {
         // Of Pillow: Image.fromarray(a).resize((4, 1), 2) of a row 0, 100.
         assert_eq!(resample(&grey(&[0, 100]), (2, 1), (4, 1), Filter::Bilinear), grey(&[0, 25, 75, 100]));
         assert_eq!(resample(&grey(&[0, 100]), (2, 1), (4, 1), Filter::Nearest), grey(&[0, 0, 100, 100]));
+    }
+
+    #[test]
+    fn weights_of_torch_have_16_bits() {
+        // Of torchvision: resize(tensor, [1, 5], BICUBIC, antialias=True) of rows of 7 and 3 pixels.
+        let row = |values: &[u8]| values.iter().flat_map(|v| [*v; 3]).collect::<Vec<u8>>();
+        let of = |values: &[u8]| {
+            let out = resample_as_torch(&row(values), (values.len(), 1), (5, 1), Filter::Bicubic);
+            out.iter().step_by(3).copied().collect::<Vec<u8>>()
+        };
+        assert_eq!(of(&[3, 250, 17, 99, 181, 64, 5]), [87, 123, 93, 136, 16]);
+        assert_eq!(of(&[13, 251, 40]), [0, 106, 251, 125, 24]);
+        assert_eq!(bits_of_torch(&windows(Filter::Box, 4, 2)), 15);
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Encoder {
                 return Err(Unusable::Skip(Skip::Refused));
             }
         };
-        let text = self.images.expanded(marks, &text, images.len()).ok_or(Unusable::Skip(Skip::OtherImages))?;
+        let text = self.images.expanded(marks, &text, &images).ok_or(Unusable::Skip(Skip::OtherImages))?;
         // As processors of transformers do, unlike tokenizers alone.
         let tokens = match template.special_token("bos_token").is_some_and(|begin| text.starts_with(begin)) {
             true => tokenizer.encode_rendered(&text)?,

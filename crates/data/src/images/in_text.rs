@@ -4,12 +4,12 @@
 //! the pixels of an image is not decided here.
 
 use super::error::ImageDataError;
-use super::processor::ImageProcessor;
-use super::{Images, Source};
+use super::processor::{ImageProcessor, PatchSizes};
+use super::{Images, Shapes, Source};
 use crate::tokenizer::ModelTokenizer;
 use kvant_container::{Diagnostic, ErrorKind, MappedFile, model_directory};
 use kvant_model::vision::{ImageReading, Placeholder, ProcessorRows, TokenKey};
-use kvant_samples::SampleError;
+use kvant_samples::{SampleError, picture_size};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -28,11 +28,42 @@ pub struct TextImageFormat {
     token: u32,
     /// The token behind the rows, where an image is framed.
     end: Option<u32>,
-    /// Rows of an image.
-    rows: usize,
-    /// Channels, height and width of what the tower reads.
-    shape: [usize; 3],
+    images: ImagesRead,
     processor: ImageProcessor,
+}
+
+/// The images that a tower reads.
+#[derive(Clone, Copy, Debug)]
+enum ImagesRead {
+    /// Those of one size.
+    Equal {
+        /// Rows of an image.
+        rows: usize,
+        /// Channels, height and width.
+        shape: [usize; 3],
+    },
+    /// Those of any size, of which a square of patches makes a row.
+    AnySize(PatchSizes),
+}
+
+/// An image of a text.
+#[derive(Clone, Debug)]
+struct NamedImage {
+    file: PathBuf,
+    size: ImageSize,
+    /// Rows of all images before it.
+    start: usize,
+}
+
+/// What the tower reads and makes of an image.
+#[derive(Clone, Copy, Debug, Default)]
+struct ImageSize {
+    /// Channels, height and width.
+    shape: [usize; 3],
+    /// Rows along the height and width, of images of any size.
+    grid: Option<[usize; 2]>,
+    /// All rows.
+    rows: usize,
 }
 
 /// The texts of a format's tokens.
@@ -62,6 +93,44 @@ impl TextImageFormat {
         if let Some(found) = rows_of_processor(&file, reading.processor_rows, shape)?.filter(|found| *found != rows) {
             return Err(ImageDataError::ProcessorRows { file, found, expected: rows });
         }
+        TextImageFormat::new(model, (reading, config), ImagesRead::Equal { rows, shape }, processor)
+    }
+
+    /// The same of a model whose tower reads images of any size, in patches of these sizes.
+    ///
+    /// # Errors
+    /// Preprocessing that is missing, not computed, or makes other patches.
+    pub fn of_any_size(
+        model: &Path,
+        reading: &ImageReading,
+        config: &Value,
+        sizes: PatchSizes,
+    ) -> Result<TextImageFormat, ImageDataError> {
+        let processor = ImageProcessor::of_model(model)?;
+        match processor.patches {
+            Some(found) if found == sizes => {
+                TextImageFormat::new(model, (reading, config), ImagesRead::AnySize(sizes), processor)
+            }
+            found => {
+                let [patch, square, frames] = [sizes.patch, sizes.square, sizes.frames];
+                let expected = format!("patches of {patch}, squares of {square} and {frames} frames");
+                let problem = match found {
+                    None => format!("makes no patches, and the tower of the model reads {expected}"),
+                    Some(PatchSizes { patch, square, frames }) => format!(
+                        "makes patches of {patch}, squares of {square} and {frames} frames, and the tower of the model reads {expected}"
+                    ),
+                };
+                Err(ImageDataError::Processor { file: processor.file, problem })
+            }
+        }
+    }
+
+    fn new(
+        model: &Path,
+        (reading, config): (&ImageReading, &Value),
+        images: ImagesRead,
+        processor: ImageProcessor,
+    ) -> Result<TextImageFormat, ImageDataError> {
         let number = |key: TokenKey| {
             let problem = || format!("`{}` of config.json is no token", key.keys[0]);
             let file = model_directory(model).join("config.json");
@@ -71,7 +140,19 @@ impl TextImageFormat {
             Placeholder::Repeated { token } => (number(token)?, number(token)?, None),
             Placeholder::Framed { begin, token, end } => (number(begin)?, number(token)?, Some(number(end)?)),
         };
-        Ok(TextImageFormat { placeholder, token, end, rows, shape, processor })
+        Ok(TextImageFormat { placeholder, token, end, images, processor })
+    }
+
+    /// What the tower reads and makes of the picture in a file.
+    fn size_of(&self, file: &Path) -> Result<ImageSize, ImageDataError> {
+        match self.images {
+            ImagesRead::Equal { rows, shape } => Ok(ImageSize { shape, grid: None, rows }),
+            ImagesRead::AnySize(sizes) => {
+                let [height, width] = self.processor.size_of(file, picture_size(file)?)?;
+                let grid = [height, width].map(|side| side / sizes.factor().max(1));
+                Ok(ImageSize { shape: [3, height, width], grid: Some(grid), rows: grid[0] * grid[1] })
+            }
+        }
     }
 
     /// The texts of its tokens.
@@ -112,6 +193,7 @@ fn rows_of_processor(
             let is_cut = stated.get(strategy).and_then(Value::as_str) == Some("default");
             all.saturating_sub(usize::from(is_cut))
         }),
+        ProcessorRows::Squares => None,
     })
 }
 
@@ -144,7 +226,7 @@ pub struct TextImages {
     format: Result<Arc<TextImageFormat>, ImagesUnread>,
     /// Tokens of text.
     vocabulary: usize,
-    files: Vec<PathBuf>,
+    images: Vec<NamedImage>,
     numbers: HashMap<PathBuf, usize>,
 }
 
@@ -157,8 +239,8 @@ pub struct TextImageProvenance {
     pub bytes: u64,
     /// The XXH3 hash, 128 bits in hexadecimal digits, of the bytes of all files.
     pub xxh3_128: String,
-    /// Rows of an image.
-    pub rows: usize,
+    /// Rows of an image, where all have as many.
+    pub rows: Option<usize>,
     /// The steps from a picture to pixels.
     pub preprocessing: ImageProcessor,
 }
@@ -166,12 +248,12 @@ pub struct TextImageProvenance {
 impl TextImages {
     /// No images yet, for a model with a vocabulary of so many tokens that reads them in this format.
     pub fn new(format: TextImageFormat, vocabulary: usize) -> TextImages {
-        TextImages { format: Ok(Arc::new(format)), vocabulary, files: Vec::new(), numbers: HashMap::new() }
+        TextImages { format: Ok(Arc::new(format)), vocabulary, images: Vec::new(), numbers: HashMap::new() }
     }
 
     /// No images, for a reason.
     pub fn unread(reason: ImagesUnread) -> TextImages {
-        TextImages { format: Err(reason), vocabulary: usize::MAX, files: Vec::new(), numbers: HashMap::new() }
+        TextImages { format: Err(reason), vocabulary: usize::MAX, images: Vec::new(), numbers: HashMap::new() }
     }
 
     /// The format.
@@ -184,45 +266,56 @@ impl TextImages {
 
     /// The number of images.
     pub fn len(&self) -> usize {
-        self.files.len()
+        self.images.len()
     }
 
     /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
+        self.images.is_empty()
     }
 
     /// Rows of an image.
-    pub fn rows(&self) -> usize {
-        self.format.as_ref().map_or(0, |format| format.rows)
+    pub fn rows_of(&self, image: usize) -> usize {
+        self.images.get(image).map_or(0, |image| image.size.rows)
+    }
+
+    /// Rows along the height and width of an image of any size; `None` for those of one size.
+    pub fn grid(&self, image: usize) -> Option<[usize; 2]> {
+        self.images.get(image)?.size.grid
     }
 
     /// Adds the image in a file, unless it is there, and returns its number.
     ///
     /// # Errors
-    /// No such file, and more images than there are numbers for.
+    /// No such file, and more images than there are numbers for; where images have any size, also files that are no pictures.
     pub fn add(&mut self, file: &Path) -> Result<usize, ImageDataError> {
         if let Some(number) = self.numbers.get(file) {
             return Ok(*number);
         }
         fs::metadata(file).map_err(|cause| SampleError::io(file, cause))?;
-        let number = self.files.len();
-        self.files.push(file.to_path_buf());
-        self.numbers.insert(file.to_path_buf(), number);
-        match u32::try_from(self.first_token(number + 1)) {
-            Ok(_) => Ok(number),
-            Err(_) => Err(ImageDataError::TooManyInText { images: number }),
+        let size = self.format.as_ref().map_or_else(|_| Ok(ImageSize::default()), |format| format.size_of(file))?;
+        let (number, start) = (self.images.len(), self.images.last().map_or(0, |last| last.start + last.size.rows));
+        let tokens = start.checked_add(size.rows).and_then(|rows| rows.checked_add(self.vocabulary));
+        if tokens.is_none_or(|tokens| u32::try_from(tokens).is_err()) && self.format.is_ok() {
+            return Err(ImageDataError::TooManyInText { images: number });
         }
-    }
-
-    fn first_token(&self, image: usize) -> usize {
-        self.vocabulary.saturating_add(image.saturating_mul(self.rows()))
+        self.images.push(NamedImage { file: file.to_path_buf(), size, start });
+        self.numbers.insert(file.to_path_buf(), number);
+        Ok(number)
     }
 
     /// The tokens of an image.
     pub fn tokens(&self, image: usize) -> Range<u32> {
+        let Some(NamedImage { start, size, .. }) = self.images.get(image) else { return 0..0 };
         // `add` has found that they fit.
-        self.first_token(image) as u32..self.first_token(image + 1) as u32
+        let first = (self.vocabulary + start) as u32;
+        first..first + size.rows as u32
+    }
+
+    /// The image of which a token is a row.
+    fn image_of(&self, token: u32) -> Option<usize> {
+        let row = (token as usize).checked_sub(self.vocabulary)?;
+        self.images.partition_point(|image| image.start <= row).checked_sub(1)
     }
 
     /// Returns whether a token of the tokenizer stands for a row of an image.
@@ -237,17 +330,17 @@ impl TextImages {
 
     /// The images in a sequence, with the places of their rows. Rows that do not follow those before them in their image are none.
     pub fn places(&self, sequence: &[u32]) -> Vec<(usize, Range<usize>)> {
-        let (mut places, mut at, rows) = (Vec::new(), 0, self.rows().max(1));
+        let (mut places, mut at) = (Vec::new(), 0);
         while at < sequence.len() {
-            let image = (sequence[at] as usize).checked_sub(self.vocabulary).map(|row| row / rows);
-            let whole = image.filter(|image| {
-                let found = sequence.get(at..at + rows);
-                *image < self.len() && found.is_some_and(|found| found.iter().copied().eq(self.tokens(*image)))
+            let whole = self.image_of(sequence[at]).filter(|image| {
+                let found = sequence.get(at..at + self.rows_of(*image));
+                found.is_some_and(|found| !found.is_empty() && found.iter().copied().eq(self.tokens(*image)))
             });
             match whole {
                 Some(image) => {
-                    places.push((image, at..at + rows));
-                    at += rows;
+                    let end = at + self.rows_of(image);
+                    places.push((image, at..end));
+                    at = end;
                 }
                 None => at += 1,
             }
@@ -255,19 +348,19 @@ impl TextImages {
         places
     }
 
-    /// A rendered text in which what stands for each image is as long as its rows; `None` where it does not name `images` images.
-    pub fn expanded(&self, marks: &ImageMarks, text: &str, images: usize) -> Option<String> {
+    /// A rendered text in which what stands for each of these images is as long as its rows; `None` where it does not name as many.
+    pub fn expanded(&self, marks: &ImageMarks, text: &str, images: &[usize]) -> Option<String> {
         let mut parts = text.split(&marks.placeholder);
         let mut out = parts.next()?.to_owned();
-        let mut found = 0;
+        let mut images = images.iter();
         for part in parts {
+            let rows = self.rows_of(*images.next()?);
             out += &marks.before;
-            (0..self.rows()).for_each(|_| out += &marks.row);
+            (0..rows).for_each(|_| out += &marks.row);
             out += &marks.after;
             out += part;
-            found += 1;
         }
-        (found == images).then_some(out)
+        images.next().is_none().then_some(out)
     }
 
     /// Tokens of an expanded text with the rows of these images in their places; `None` where there are not as many places.
@@ -295,9 +388,10 @@ impl TextImages {
     /// Why images are not read.
     pub fn pictures(&self, images: &[usize]) -> Result<Images, ImagesUnread> {
         let format = self.format().map_err(ImagesUnread::clone)?;
-        let files = images.iter().map(|image| self.files[*image].clone()).collect();
+        let files = images.iter().map(|image| self.images[*image].file.clone()).collect();
+        let shapes = Shapes::Each(images.iter().map(|image| self.images[*image].size.shape).collect());
         let source = Source::Pictures { files, processor: format.processor.clone() };
-        Ok(Images { source, order: (0..images.len()).collect(), shape: format.shape })
+        Ok(Images { source, order: (0..images.len()).collect(), shapes })
     }
 
     /// Where those images come from that some sequences have; `None` where these have none.
@@ -313,7 +407,7 @@ impl TextImages {
         let Some(format) = self.format().ok().filter(|_| !used.is_empty()) else { return Ok(None) };
         let (mut hash, mut bytes) = (Xxh3::new(), 0);
         for image in &used {
-            let file = &self.files[*image];
+            let file = &self.images[*image].file;
             let contents = MappedFile::open(file).map_err(|cause| SampleError::io(file, cause))?;
             hash.update(&contents);
             bytes += contents.len() as u64;
@@ -322,7 +416,10 @@ impl TextImages {
             files: used.len(),
             bytes,
             xxh3_128: format!("{:032x}", hash.digest128()),
-            rows: format.rows,
+            rows: match format.images {
+                ImagesRead::Equal { rows, .. } => Some(rows),
+                ImagesRead::AnySize(_) => None,
+            },
             preprocessing: format.processor.clone(),
         }))
     }
@@ -341,10 +438,12 @@ mod tests {
             mean: [0.0; 3],
             std: [1.0; 3],
             rescales_first: false,
+            patches: None,
+            is_of_torch: false,
         };
-        let shape = [3, 2, 2];
+        let read = ImagesRead::Equal { rows, shape: [3, 2, 2] };
         let mut images =
-            TextImages::new(TextImageFormat { placeholder: 3, token: 4, end: Some(5), rows, shape, processor }, 10);
+            TextImages::new(TextImageFormat { placeholder: 3, token: 4, end: Some(5), images: read, processor }, 10);
         for name in ["Cargo.toml", "src"] {
             images.add(&Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
         }
@@ -373,9 +472,9 @@ mod tests {
             after: "<e>\n\n".to_owned(),
         };
         let images = images(2);
-        assert_eq!(images.expanded(&marks, "a<b>c", 1).unwrap(), "a\n\n<b><i><i><e>\n\nc");
-        assert_eq!(images.expanded(&marks, "a<b>c", 2), None);
-        assert_eq!(images.expanded(&marks, "ac", 0).unwrap(), "ac");
+        assert_eq!(images.expanded(&marks, "a<b>c", &[1]).unwrap(), "a\n\n<b><i><i><e>\n\nc");
+        assert_eq!(images.expanded(&marks, "a<b>c", &[0, 1]), None);
+        assert_eq!(images.expanded(&marks, "ac", &[]).unwrap(), "ac");
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod processor_config;
 
 pub use error::ImageDataError;
 pub use in_text::{ImageMarks, ImagesUnread, TextImageFormat, TextImageProvenance, TextImages};
-pub use processor::ImageProcessor;
+pub use processor::{ImageProcessor, PatchSizes};
 
 use kvant_quant::random::SplitMix64;
 use kvant_samples::{SampleError, Stored, arrays, files, is_image};
@@ -26,7 +26,16 @@ pub struct Images {
     source: Source,
     /// The images that count, by their numbers in the source.
     order: Vec<usize>,
-    shape: [usize; 3],
+    shapes: Shapes,
+}
+
+/// Channels, height and width.
+#[derive(Debug)]
+enum Shapes {
+    /// Those of all images.
+    Equal([usize; 3]),
+    /// Those of each image of the source.
+    Each(Vec<[usize; 3]>),
 }
 
 #[derive(Debug)]
@@ -109,7 +118,7 @@ impl Images {
         order.truncate(options.samples.unwrap_or(count));
         match order.is_empty() {
             true => Err(SampleError::invalid(path, "no image").into()),
-            false => Ok(Images { source, order, shape }),
+            false => Ok(Images { source, order, shapes: Shapes::Equal(shape) }),
         }
     }
 
@@ -123,9 +132,17 @@ impl Images {
         self.order.is_empty()
     }
 
-    /// Channels, height and width.
-    pub fn shape(&self) -> [usize; 3] {
-        self.shape
+    /// Channels, height and width of each image.
+    pub fn shapes(&self) -> impl Iterator<Item = [usize; 3]> + '_ {
+        self.order.iter().map(|number| self.shape_of(*number))
+    }
+
+    /// The same of an image of the source.
+    fn shape_of(&self, number: usize) -> [usize; 3] {
+        match &self.shapes {
+            Shapes::Equal(shape) => *shape,
+            Shapes::Each(shapes) => shapes[number],
+        }
     }
 
     /// The pixels of an image, channel by channel, row by row.
@@ -134,14 +151,23 @@ impl Images {
     /// Damaged files, pictures that cannot be prepared, values that are NaN or infinite, an image beyond the last one.
     pub fn pixels(&self, index: usize) -> Result<Vec<f32>, ImageDataError> {
         let number = *self.order.get(index).ok_or(ImageDataError::NoImage { index, count: self.order.len() })?;
+        let shape = self.shape_of(number);
         match &self.source {
-            Source::Pictures { files, processor } => processor.pixels(&files[number]),
+            Source::Pictures { files, processor } => {
+                let pixels = processor.pixels(&files[number])?;
+                match pixels.len() == shape.iter().product::<usize>() {
+                    true => Ok(pixels),
+                    false => {
+                        Err(SampleError::invalid(&files[number], "another picture than when its size was read").into())
+                    }
+                }
+            }
             Source::Arrays { parts, counts } => {
                 let (part, image) = place_of(number, counts);
                 let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
                 let stored = &mut parts[part];
-                let size: usize = self.shape.iter().product();
-                let values = stored.read(image * size, self.shape.to_vec())?.to_f32s().into_owned();
+                let size: usize = shape.iter().product();
+                let values = stored.read(image * size, shape.to_vec())?.to_f32s().into_owned();
                 match values.iter().find(|value| !value.is_finite()) {
                     None => Ok(values),
                     Some(value) => Err(ImageDataError::NotFinite { file: stored.place.clone(), image, value: *value }),
@@ -174,7 +200,7 @@ impl Images {
             samples,
             samples_asked: asked,
             held_out: self.order.len() - samples,
-            shape: self.shape,
+            shape: self.shapes().next().unwrap_or_default(),
             preprocessing: match &self.source {
                 Source::Pictures { processor, .. } => Some(processor.clone()),
                 Source::Arrays { .. } => None,
@@ -247,7 +273,7 @@ mod tests {
     fn arrays_hold_images_one_after_the_other() {
         let values: Vec<f32> = (0..12).map(|value| value as f32).collect();
         let images = opened(&npy("(3, 1, 2, 2)", &values), ImageOptions::default()).unwrap();
-        assert_eq!((images.len(), images.shape()), (3, [1, 2, 2]));
+        assert_eq!(images.shapes().collect::<Vec<_>>(), [[1, 2, 2]; 3]);
         assert_eq!(images.pixels(2).unwrap(), [8.0, 9.0, 10.0, 11.0]);
         assert!(matches!(images.pixels(3), Err(ImageDataError::NoImage { index: 3, count: 3 })));
         let shuffled = ImageOptions { samples: Some(2), shuffle: true, seed: 3 };

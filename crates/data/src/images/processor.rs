@@ -1,7 +1,7 @@
 //! The steps from a picture to what a model of images reads, as image processors of transformers take them: resize, crop, scale, normalise.
 
 use super::error::ImageDataError;
-use kvant_samples::{Filter, MOST_MEMORY, Picture, SampleError, decode, resample, resample_floats};
+use kvant_samples::{Filter, MOST_MEMORY, Picture, SampleError, decode, resample, resample_as_torch, resample_floats};
 use serde::{Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,66 @@ pub enum ResizeTo {
         /// Its length.
         side: usize,
     },
+    /// Both sides are the nearest multiples of a number; where these have too many or too few pixels, multiples of about the same proportion that
+    /// do not (Qwen2-VL's `smart_resize`).
+    Pixels {
+        /// The number.
+        factor: usize,
+        /// Pixels that there must be.
+        least: usize,
+        /// Pixels that there may be.
+        most: usize,
+    },
+}
+
+/// The sizes of patches in images of any size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatchSizes {
+    /// Pixels along a side of a patch.
+    pub patch: usize,
+    /// Patches along a side of a square, which make a row.
+    pub square: usize,
+    /// Equal frames that a still image counts as.
+    pub frames: usize,
+}
+
+impl PatchSizes {
+    /// Pixels along a side of a square.
+    pub fn factor(self) -> usize {
+        self.patch.saturating_mul(self.square)
+    }
+}
+
+/// How many times as long as wide pictures may be that [`ResizeTo::Pixels`] resizes.
+const MOST_PROPORTION: usize = 200;
+
+impl ResizeTo {
+    /// Height and width of what becomes of a picture of this size.
+    fn of(self, [height, width]: [usize; 2]) -> [usize; 2] {
+        match self {
+            ResizeTo::Size { height, width } => [height, width],
+            ResizeTo::Shorter { side } if width <= height => [side * height / width.max(1), side],
+            ResizeTo::Shorter { side } => [side, side * width / height.max(1)],
+            ResizeTo::Pixels { factor, least, most } => {
+                let step = factor as f64;
+                let sides = [height, width].map(|side| side as f64);
+                let area = sides[0] * sides[1];
+                // Numbers in the middle between two multiples go to the even one.
+                let nearest = sides.map(|side| (side / step).round_ties_even() * step);
+                let found = nearest[0] * nearest[1];
+                let sides = if found > most as f64 {
+                    let shrink = (area / most as f64).sqrt();
+                    sides.map(|side| ((side / shrink / step).floor() * step).max(step))
+                } else if found < least as f64 {
+                    let stretch = (least as f64 / area).sqrt();
+                    sides.map(|side| (side * stretch / step).ceil() * step)
+                } else {
+                    nearest
+                };
+                sides.map(|side| side as usize)
+            }
+        }
+    }
 }
 
 /// The steps from a picture to pixels: `(v scale - mean) / std` for every value `v` of the resized and cropped picture.
@@ -41,6 +101,12 @@ pub struct ImageProcessor {
     pub std: [f64; 3],
     /// Whether values are scaled before they are resized, and are not rounded to bytes (DINOv3).
     pub rescales_first: bool,
+    /// The sizes of patches, where images keep their proportions.
+    #[serde(skip)]
+    pub patches: Option<PatchSizes>,
+    /// Whether pictures are resized in torchvision's arithmetic, and not in Pillow's.
+    #[serde(skip)]
+    pub is_of_torch: bool,
 }
 
 fn resize_text<S: Serializer>(resize: &Option<(ResizeTo, Filter)>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -48,6 +114,7 @@ fn resize_text<S: Serializer>(resize: &Option<(ResizeTo, Filter)>, serializer: S
         let size = match to {
             ResizeTo::Size { height, width } => format!("{height}x{width}"),
             ResizeTo::Shorter { side } => format!("shorter side {side}"),
+            ResizeTo::Pixels { factor, least, most } => format!("multiples of {factor}, {least} to {most} pixels"),
         };
         format!("{size}, {}", format!("{filter:?}").to_lowercase())
     });
@@ -82,6 +149,25 @@ impl ImageProcessor {
         }
     }
 
+    /// Height and width of what the steps make of a picture of this size, where images keep their proportions.
+    ///
+    /// # Errors
+    /// Sizes that no number of patches fills, and pictures that are too long for their width.
+    pub fn size_of(&self, file: &Path, size: [usize; 2]) -> Result<[usize; 2], ImageDataError> {
+        let [height, width] = size;
+        let found = self.resize.map_or(size, |(to, _)| to.of(size));
+        let factor = self.patches.map_or(1, PatchSizes::factor).max(1);
+        let problem = if height.min(width) == 0 || height.max(width) > MOST_PROPORTION * height.min(width) {
+            format!("a picture of {height}x{width} is more than {MOST_PROPORTION} times as long as wide")
+        } else if found.iter().any(|side| *side == 0 || !side.is_multiple_of(factor)) {
+            format!("a picture of {height}x{width} is not filled by squares of {factor}x{factor} pixels")
+        } else {
+            return Ok(found);
+        };
+        let way_out = "take the picture out of the data";
+        Err(SampleError::Picture { file: file.to_path_buf(), problem, way_out }.into())
+    }
+
     /// The pixels of a picture, channel by channel, row by row.
     ///
     /// # Errors
@@ -105,11 +191,7 @@ impl ImageProcessor {
         let factor = if self.rescales_first { self.scale as f32 } else { 1.0 };
         let floats = |bytes: &[u8]| bytes.iter().map(|byte| f32::from(*byte) * factor).collect::<Vec<f32>>();
         let Some((to, filter)) = self.resize else { return Ok(Canvas { width, height, values: floats(&pixels) }) };
-        let (new_height, new_width) = match to {
-            ResizeTo::Size { height, width } => (height, width),
-            ResizeTo::Shorter { side } if width <= height => (side * height / width.max(1), side),
-            ResizeTo::Shorter { side } => (side, side * width / height.max(1)),
-        };
+        let [new_height, new_width] = to.of([height, width]);
         // The intermediate picture has the new width and the old height.
         let largest = (new_width as u64).saturating_mul(new_height.max(height) as u64).saturating_mul(12);
         if largest > MOST_MEMORY || new_width == 0 || new_height == 0 {
@@ -123,6 +205,7 @@ impl ImageProcessor {
         let (from, to) = ((width, height), (new_width, new_height));
         let values = match self.rescales_first {
             true => resample_floats(&floats(&pixels), from, to, filter),
+            false if self.is_of_torch => floats(&resample_as_torch(&pixels, from, to, filter)),
             false => floats(&resample(&pixels, from, to, filter)),
         };
         Ok(Canvas { width: new_width, height: new_height, values })
@@ -161,6 +244,8 @@ mod tests {
             mean: [0.0; 3],
             std: [1.0; 3],
             rescales_first: false,
+            patches: None,
+            is_of_torch: false,
         }
     }
 
@@ -199,5 +284,30 @@ mod tests {
         let resized = to.resized(picture, Path::new("a.png")).unwrap();
         assert_eq!((resized.width, resized.height), (4, 8));
         assert!(resized.values.iter().all(|value| *value == 9.0));
+    }
+    #[test]
+    fn sides_become_multiples_within_bounds_of_pixels() {
+        // Of transformers' smart_resize.
+        let of = |size: [usize; 2], least, most| ResizeTo::Pixels { factor: 28, least, most }.of(size);
+        assert_eq!(of([100, 300], 3136, 1_003_520), [112, 308]);
+        assert_eq!(of([42, 70], 784, 1_003_520), [56, 56], "half a step goes to the even multiple");
+        assert_eq!(of([10, 20], 3136, 1_003_520), [56, 84]);
+        assert_eq!(of([3000, 2000], 3136, 1_003_520), [1204, 812]);
+        assert_eq!(of([2000, 20], 3136, 12_544), [1120, 28]);
+    }
+
+    #[test]
+    fn sizes_that_patches_do_not_fill_are_refused() {
+        let sizes = PatchSizes { patch: 2, square: 2, frames: 2 };
+        let whole = ImageProcessor { patches: Some(sizes), ..steps(None, None) };
+        assert_eq!(whole.size_of(Path::new("a.png"), [8, 4]).unwrap(), [8, 4]);
+        let error = whole.size_of(Path::new("a.png"), [8, 6]).unwrap_err();
+        assert!(error.to_string().contains("squares of 4x4"), "{error}");
+        let resized = ImageProcessor {
+            resize: Some((ResizeTo::Pixels { factor: 4, least: 16, most: 64 }, Filter::Bicubic)),
+            ..whole
+        };
+        assert_eq!(resized.size_of(Path::new("a.png"), [8, 6]).unwrap(), [8, 8]);
+        assert!(resized.size_of(Path::new("a.png"), [201, 1]).unwrap_err().to_string().contains("200 times"));
     }
 }

@@ -1,7 +1,7 @@
 //! `preprocessor_config.json`: the steps that it states, and those that its class takes where it is silent.
 
 use super::error::ImageDataError;
-use super::processor::{ImageProcessor, ResizeTo};
+use super::processor::{ImageProcessor, PatchSizes, ResizeTo};
 use kvant_container::model_directory;
 use kvant_samples::Filter;
 use serde_json::{Map, Value};
@@ -24,6 +24,8 @@ struct ClassDefaults {
     std: [f64; 3],
     /// Whether values are scaled before they are resized, without rounding.
     rescales_first: bool,
+    /// The sizes of patches, where images keep their proportions.
+    patches: Option<PatchSizes>,
 }
 
 const HALVES: [f64; 3] = [0.5; 3];
@@ -39,6 +41,7 @@ const CLIP_DEFAULTS: ClassDefaults = ClassDefaults {
     mean: CLIP[0],
     std: CLIP[1],
     rescales_first: false,
+    patches: None,
 };
 
 const CLASSES: &[ClassDefaults] = &[
@@ -51,6 +54,7 @@ const CLASSES: &[ClassDefaults] = &[
         mean: HALVES,
         std: HALVES,
         rescales_first: false,
+        patches: None,
     },
     ClassDefaults {
         class: "DeiT",
@@ -61,6 +65,7 @@ const CLASSES: &[ClassDefaults] = &[
         mean: HALVES,
         std: HALVES,
         rescales_first: false,
+        patches: None,
     },
     CLIP_DEFAULTS,
     ClassDefaults { class: "Llava", ..CLIP_DEFAULTS },
@@ -73,8 +78,16 @@ const CLASSES: &[ClassDefaults] = &[
         mean: HALVES,
         std: HALVES,
         rescales_first: false,
+        patches: None,
     },
     ClassDefaults { class: "Bit", ..CLIP_DEFAULTS },
+    ClassDefaults {
+        class: "Qwen2VL",
+        size: ResizeTo::Pixels { factor: 28, least: 56 * 56, most: 28 * 28 * 1280 },
+        crop: None,
+        patches: Some(PatchSizes { patch: 14, square: 2, frames: 2 }),
+        ..CLIP_DEFAULTS
+    },
     ClassDefaults {
         class: "Siglip",
         filter: Filter::Bicubic,
@@ -84,6 +97,7 @@ const CLASSES: &[ClassDefaults] = &[
         mean: HALVES,
         std: HALVES,
         rescales_first: false,
+        patches: None,
     },
     ClassDefaults {
         class: "DINOv3ViT",
@@ -94,6 +108,7 @@ const CLASSES: &[ClassDefaults] = &[
         mean: IMAGENET[0],
         std: IMAGENET[1],
         rescales_first: true,
+        patches: None,
     },
 ];
 
@@ -145,9 +160,11 @@ impl Keys<'_> {
         {
             return Err(self.unsupported(format!("`{key}`")));
         }
-        let resize = match self.is("do_resize", true) {
-            true => Some((self.size(class)?, self.filter(class)?)),
-            false => None,
+        let patches = class.patches.map(|usual| self.patch_sizes(usual)).transpose()?;
+        let resize = match (self.is("do_resize", true), patches) {
+            (true, Some(sizes)) => Some((self.pixel_bounds(class, sizes)?, self.filter(class)?)),
+            (true, None) => Some((self.size(class)?, self.filter(class)?)),
+            (false, _) => None,
         };
         let crop = match self.is("do_center_crop", class.crop.is_some()) {
             true => Some(self.crop_size(class)?),
@@ -165,12 +182,27 @@ impl Keys<'_> {
             return Err(self.invalid("`image_std` is 0"));
         }
         let rescales_first = class.rescales_first;
-        Ok(ImageProcessor { file: PathBuf::from(self.file), resize, crop, scale, mean, std, rescales_first })
+        let is_of_torch = patches.is_some() && !self.class_name().is_some_and(|name| name.ends_with("Pil"));
+        Ok(ImageProcessor {
+            file: PathBuf::from(self.file),
+            resize,
+            crop,
+            scale,
+            mean,
+            std,
+            rescales_first,
+            patches,
+            is_of_torch,
+        })
+    }
+
+    fn class_name(&self) -> Option<&str> {
+        let text = |key: &str| self.map.get(key).and_then(Value::as_str);
+        text("image_processor_type").or_else(|| text("feature_extractor_type"))
     }
 
     fn class(&self) -> Result<&'static ClassDefaults, ImageDataError> {
-        let text = |key: &str| self.map.get(key).and_then(Value::as_str);
-        let Some(name) = text("image_processor_type").or_else(|| text("feature_extractor_type")) else {
+        let Some(name) = self.class_name() else {
             return Err(self.invalid("names no class: it has no `image_processor_type`"));
         };
         let ends = ["ImageProcessor", "ImageProcessorFast", "ImageProcessorPil", "FeatureExtractor"];
@@ -240,6 +272,52 @@ impl Keys<'_> {
         }
     }
 
+    /// The sizes of patches, and those of the class where they are not stated.
+    fn patch_sizes(&self, usual: PatchSizes) -> Result<PatchSizes, ImageDataError> {
+        let size = |key: &str, usual: usize| match self.map.get(key).filter(|value| !value.is_null()) {
+            None => Ok(usual),
+            Some(stated) => self.side(key, stated),
+        };
+        Ok(PatchSizes {
+            patch: size("patch_size", usual.patch)?,
+            square: size("merge_size", usual.square)?,
+            frames: size("temporal_patch_size", usual.frames)?,
+        })
+    }
+
+    /// The numbers of pixels that images may have: `min_pixels` and `max_pixels`, or the two edges of `size`, which count as such.
+    fn pixel_bounds(&self, class: &ClassDefaults, sizes: PatchSizes) -> Result<ResizeTo, ImageDataError> {
+        const KEY: &str = "size";
+        let pixels = |key: &str, value: &Value| {
+            let count = value.as_u64().filter(|count| (1..=1 << 32).contains(count));
+            count.map(|count| count as usize).ok_or_else(|| self.invalid(format!("`{key}` is not a count of pixels")))
+        };
+        let own = |key: &str| {
+            let stated = self.map.get(key).filter(|value| !value.is_null());
+            stated.map(|value| pixels(key, value)).transpose()
+        };
+        let usual = match class.size {
+            ResizeTo::Pixels { least, most, .. } => [least, most],
+            _ => return Err(self.unsupported(format!("`{KEY}` of the class {}", class.class))),
+        };
+        let bounds = match self.map.get(KEY) {
+            None | Some(Value::Null) => usual.map(Some),
+            Some(Value::Object(object)) => {
+                let edge = |key: &str| {
+                    let stated = object.get(key).filter(|value| !value.is_null());
+                    stated.map(|value| pixels(KEY, value)).transpose()
+                };
+                [edge("shortest_edge")?, edge("longest_edge")?]
+            }
+            Some(other) => return Err(self.unsupported(format!("`{KEY}` {other}"))),
+        };
+        let [least, most] = [own("min_pixels")?.or(bounds[0]), own("max_pixels")?.or(bounds[1])];
+        match (least, most) {
+            (Some(least), Some(most)) => Ok(ResizeTo::Pixels { factor: sizes.factor(), least, most }),
+            _ => Err(self.unsupported(format!("`{KEY}` without `shortest_edge` and `longest_edge`"))),
+        }
+    }
+
     fn crop_size(&self, class: &ClassDefaults) -> Result<[usize; 2], ImageDataError> {
         const KEY: &str = "crop_size";
         match self.map.get(KEY) {
@@ -288,6 +366,10 @@ mod tests {
         let short = of(r#"{"feature_extractor_type": "CLIPFeatureExtractor", "size": 64, "crop_size": 60}"#).unwrap();
         assert_eq!(short.resize, Some((ResizeTo::Shorter { side: 64 }, Filter::Bicubic)));
         assert_eq!((short.crop, short.scale), (Some([60, 60]), 1.0 / 255.0));
+        let any = of(r#"{"image_processor_type": "Qwen2VLImageProcessorFast", "max_pixels": 9000, "patch_size": 16}"#)
+            .unwrap();
+        assert_eq!(any.patches, Some(PatchSizes { patch: 16, square: 2, frames: 2 }));
+        assert_eq!(any.resize, Some((ResizeTo::Pixels { factor: 32, least: 3136, most: 9000 }, Filter::Bicubic)));
         let plain = of(
             r#"{"image_processor_type": "ViTImageProcessor", "do_resize": false, "do_rescale": false, "do_normalize": false}"#,
         );
@@ -308,6 +390,12 @@ mod tests {
                 ErrorKind::Unsupported,
                 "longest_edge",
             ),
+            (
+                r#"{"image_processor_type": "Qwen2VLImageProcessor", "size": {"max_pixels": 9}}"#,
+                ErrorKind::Unsupported,
+                "shortest_edge",
+            ),
+            (r#"{"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 0}"#, ErrorKind::Invalid, "min_pixels"),
             (r#"{"image_processor_type": "ViTImageProcessor", "size": 0}"#, ErrorKind::Invalid, "`size`"),
             (r#"{"image_processor_type": "ViTImageProcessor", "resample": 9}"#, ErrorKind::Invalid, "`resample`"),
             (r#"{"image_processor_type": "ViTImageProcessor", "image_std": [1, 0, 1]}"#, ErrorKind::Invalid, "is 0"),

@@ -100,6 +100,7 @@ impl Run<'_, '_> {
         };
         let mut heads = match self.step {
             None => match &layer.distances {
+                None if layer.in_windows => self.attend_in_windows(block, &attention),
                 None => self.attend(block, &attention),
                 Some(distances) => {
                     self.attend_with_distances(layer, distances, &attention, |attention| self.attend(block, attention))
@@ -165,6 +166,28 @@ impl Run<'_, '_> {
                 HeadBiases::OfDistances(distances.of(&table, positions))
             }
         }
+    }
+
+    /// Attention of the patches of an image, each within its window.
+    fn attend_in_windows(&self, block: usize, attention: &Attention<'_>) -> Vec<f32> {
+        let grid = self.images.first().and_then(|image| image.grid);
+        let order = self.blueprint().grids.as_ref().map(|layers| layers.order);
+        let lengths = grid.zip(order).map_or_else(Vec::new, |(grid, order)| order.window_lengths(grid));
+        let (mut heads, mut first) = (Vec::new(), 0);
+        // Windows of one length are sequences of that length.
+        for alike in lengths.chunk_by(|a, b| a == b) {
+            let rows = first..first + alike.iter().sum::<usize>();
+            let windows = Attention {
+                queries: attention.queries.of_rows(rows.clone()),
+                keys: attention.keys.of_rows(rows.clone()),
+                values: attention.values.of_rows(rows.clone()),
+                length: alike[0],
+                ..attention.clone()
+            };
+            heads.extend(self.attend(block, &windows));
+            first = rows.end;
+        }
+        heads
     }
 
     /// Fused attention, unless somebody wants its weights.

@@ -1,5 +1,7 @@
 //! The positions of heads in the rows of a buffer, so that fused projections are used in place.
 
+use std::ops::Range;
+
 /// Heads in each row of a buffer: head `h` is the `width` elements from `start + h * step` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
@@ -48,6 +50,11 @@ pub struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
+    /// Those of some rows.
+    pub fn of_rows(self, rows: Range<usize>) -> Heads<'a> {
+        Heads { data: &self.data[rows.start * self.row_width..rows.end * self.row_width], ..self }
+    }
+
     /// The elements from the first of head `head` in row `row` on.
     pub fn from(&self, row: usize, head: usize) -> &'a [f32] {
         &self.data[row * self.row_width + self.layout.start + head * self.layout.step..]

@@ -11,6 +11,8 @@ pub struct ImageSpan {
     pub rows: Range<usize>,
     /// Its number among the images that the decoder was given.
     pub image: usize,
+    /// Its rows along the height and width, of images of any size.
+    pub grid: Option<[usize; 2]>,
 }
 
 /// The sequences that rows are of: they all have the same length, and there is only one where it has images.

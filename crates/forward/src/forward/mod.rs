@@ -42,6 +42,7 @@ mod mixer;
 pub mod ops;
 mod options;
 mod pass;
+mod patches;
 mod quantizers;
 mod readout;
 mod recurrent;
@@ -81,13 +82,15 @@ pub use sequence::SequenceLength;
 pub use session::{Session, SessionOps};
 pub use spans::Spans;
 pub use tensors::{Projection, Tensors, Vector};
-pub use vision::VisionTower;
+pub use vision::{TowerImages, VisionTower};
 pub use weight_overrides::WeightOverrides;
 
 use blueprint::{Blueprint, ReadoutLayers, Stacks};
+use images::ImageGrids;
 use kvant_container::Checkpoint;
 use kvant_data::images::Images;
 use kvant_formats::import::{self, Import};
+use kvant_model::family::Family;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::Network;
 use kvant_weights::weight::WeightMatrix;
@@ -106,6 +109,8 @@ pub struct Decoder<'a> {
     quantizers: Quantizers,
     quantizes_cache: bool,
     images: Option<Arc<Images>>,
+    /// Those of images of any size, by their tokens.
+    grids: Option<Arc<ImageGrids>>,
     /// The rows of images in texts.
     image_rows: Option<ImageRows>,
 }
@@ -141,26 +146,38 @@ impl<'a> Decoder<'a> {
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
         let quantizes_cache = import.quantizes_cache();
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images: None, image_rows: None })
+        let (images, grids, image_rows) = (None, None, None);
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, image_rows })
     }
 
-    /// The tower of a model of text and images, whose names in the checkpoint stand behind `prefix`.
+    /// The tower of a model of text and images, whose names in the checkpoint stand behind `prefix`; of one that is described beside the families
+    /// with its description.
     fn of_tower(
         config: &Value,
+        described: Option<&'static Family>,
         tensors: Tensors<'a>,
         import: &Import<'_>,
         prefix: &str,
     ) -> Result<Decoder<'a>, ForwardError> {
-        let network = Network::recognise(&ModelConfig::from_json(config)?, tensors.meta());
-        let blueprint = Blueprint::new(config, &tensors)?;
+        let typed = ModelConfig::from_json(config)?;
+        let network = match described {
+            None => Network::recognise(&typed, tensors.meta()),
+            Some(family) => Network::of_tower(family, &typed, tensors.meta())
+                .ok_or_else(|| ForwardError::missing("the model", format!("tower like {}", family.name)))?,
+        };
+        let blueprint = Blueprint::of_network(config, &tensors, &network)?;
         let quantizers = Quantizers::of_tower(import, &blueprint, prefix)?;
-        let (images, image_rows) = (None, None);
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache: false, images, image_rows })
+        let (quantizes_cache, images, grids, image_rows) = (false, None, None, None);
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, image_rows })
     }
 
-    /// The images in a sequence of text.
+    /// The images in a sequence: those in a text, or that whose patches the sequence is, in a model of images of any size.
     fn images_in(&self, sequence: &[u32]) -> Vec<ImageSpan> {
-        self.image_rows.as_ref().map_or_else(Vec::new, |rows| rows.spans(sequence))
+        match (&self.image_rows, &self.grids) {
+            (Some(rows), _) => rows.spans(sequence),
+            (None, Some(grids)) => grids.span(sequence).into_iter().collect(),
+            (None, None) => Vec::new(),
+        }
     }
 
     /// Whether tokens of images in texts see all of their image.
@@ -179,13 +196,19 @@ impl<'a> Decoder<'a> {
     ///
     /// Models of text, images of another shape, and more patches than there are numbers for.
     pub fn give_images(&mut self, images: Arc<Images>) -> Result<Vec<Vec<u32>>, ForwardError> {
+        let too_many = || ForwardError::TooManyImages { images: images.len() };
+        if let Some(layers) = &self.blueprint.grids {
+            let grids = ImageGrids::of(&images, layers)?;
+            let sequences = grids.sequences().ok_or_else(too_many)?;
+            (self.images, self.grids) = (Some(images), Some(Arc::new(grids)));
+            return Ok(sequences);
+        }
         let layers = self.blueprint.images.as_ref();
         let layers = layers.ok_or_else(|| ForwardError::unsupported("images in a model of text"))?;
-        if images.shape() != layers.shape {
-            let (found, read) = (images.shape(), layers.shape);
+        if let Some(found) = images.shapes().find(|found| *found != layers.shape) {
+            let read = layers.shape;
             return Err(ForwardError::unsupported(format!("images of {found:?} in a model that reads {read:?}")));
         }
-        let too_many = || ForwardError::TooManyImages { images: images.len() };
         let sequences = (0..images.len()).map(|image| layers.sequence(image).ok_or_else(too_many)).collect();
         self.images = Some(images);
         sequences
@@ -342,8 +365,15 @@ impl<'a> Decoder<'a> {
         mixers.map(|elements| elements.saturating_mul(4)).fold(0, u64::saturating_add)
     }
 
-    fn angles(&self, length: usize) -> Vec<Angles> {
-        self.blueprint.rotaries.iter().map(|rotary| rotary.angles(length)).collect()
+    /// Those of all rotary embeddings, for sequences of this layout.
+    fn angles(&self, layout: SequenceLayout<'_>) -> Vec<Angles> {
+        let places = self.image_rows.as_ref().and_then(|rows| rows.places(layout));
+        let of_layout = |rotary: &Rotary| match (&places, layout.images) {
+            (_, [ImageSpan { grid: Some(grid), .. }]) if rotary.is_of_grid() => rotary.angles_of_grid(*grid),
+            (Some((places, axes)), _) => rotary.angles_of_places(places, axes).unwrap_or_else(|| rotary.no_angles()),
+            _ => rotary.angles(layout.length.max(1)),
+        };
+        self.blueprint.rotaries.iter().map(of_layout).collect()
     }
 
     /// The last hidden states of an encoder for sequences of `length` tokens, a row per token, and what its readouts make of them. Tokens

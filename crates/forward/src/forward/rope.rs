@@ -2,6 +2,7 @@
 //! models were trained with. Turning itself is an operation of [`super::ops::Ops`].
 
 use super::error::ForwardError;
+use super::patches::PatchOrder;
 use kvant_model::model_config::RopeParameters;
 use std::f64::consts::PI;
 use std::ops::Range;
@@ -46,6 +47,11 @@ enum Scaling {
         before: usize,
         /// Patches along the height and along the width.
         grid: [usize; 2],
+    },
+    /// By the row and column of a patch in an image of any size: see `Positions::RotaryOfGrid`.
+    Grid {
+        /// The order of patches.
+        order: PatchOrder,
     },
     /// The first angles of a head turn, the others stay (Gemma 4).
     Proportional {
@@ -105,6 +111,58 @@ impl Rotary {
         }
     }
 
+    /// The rule for patches of images of any size, in this order, for heads with `dim` components.
+    ///
+    /// # Errors
+    ///
+    /// Heads that have no angle for each of two directions.
+    pub fn of_grid(theta: f64, dim: usize, order: PatchOrder) -> Result<Rotary, ForwardError> {
+        Ok(Rotary { scaling: Scaling::Grid { order }, ..Rotary::of_patches(theta, dim, 0, [1, 1])? })
+    }
+
+    /// Returns whether angles follow from the size of an image.
+    pub(super) fn is_of_grid(&self) -> bool {
+        matches!(self.scaling, Scaling::Grid { .. })
+    }
+
+    /// The angles of the patches of an image, of so many along its height and width.
+    pub(super) fn angles_of_grid(&self, grid: [usize; 2]) -> Angles {
+        let Scaling::Grid { order } = self.scaling else { return self.no_angles() };
+        // Both directions have the frequencies of heads of half the width.
+        let halves = Rotary { dim: self.dim / 2, ..self.clone() };
+        let frequencies: Vec<f32> = halves.powers(self.theta).into_iter().map(|power| 1.0 / power).collect();
+        let mut angles = self.no_angles();
+        for place in order.places(grid) {
+            angles.length += 1;
+            for (at, frequency) in place.into_iter().flat_map(|at| frequencies.iter().map(move |f| (at, f))) {
+                let angle = f64::from(at as f32 * frequency);
+                angles.cos.push(angle.cos() as f32);
+                angles.sin.push(angle.sin() as f32);
+            }
+        }
+        angles
+    }
+
+    /// The angles of tokens with these times, rows and columns, by one of which each angle turns; `None` where frequencies depend on the length.
+    pub(super) fn angles_of_places(&self, places: &[[usize; 3]], axes: &[usize]) -> Option<Angles> {
+        let (frequencies, factor) = self.constant_frequencies()?;
+        let mut angles = self.no_angles();
+        angles.length = places.len();
+        for place in places {
+            for (frequency, axis) in frequencies.iter().zip(axes) {
+                let angle = f64::from(place[*axis] as f32 * frequency);
+                angles.cos.push(angle.cos() as f32 * factor);
+                angles.sin.push(angle.sin() as f32 * factor);
+            }
+        }
+        Some(angles)
+    }
+
+    /// Components of a head that turn.
+    pub(super) fn components(&self) -> usize {
+        self.dim
+    }
+
     /// The angles of sequences of `length` tokens.
     pub fn angles(&self, length: usize) -> Angles {
         let mut angles = self.no_angles();
@@ -159,7 +217,7 @@ impl Rotary {
     /// every length.
     pub fn constant_frequencies(&self) -> Option<(Vec<f32>, f32)> {
         match self.scaling {
-            Scaling::Dynamic { .. } | Scaling::LongRope { .. } | Scaling::Patches { .. } => None,
+            Scaling::Dynamic { .. } | Scaling::LongRope { .. } | Scaling::Patches { .. } | Scaling::Grid { .. } => None,
             _ => Some(self.frequencies(1)),
         }
     }
@@ -169,7 +227,7 @@ impl Rotary {
         let plain = || self.powers(self.theta).into_iter().map(|p| 1.0 / p);
         match &self.scaling {
             // Those of patches follow from their places.
-            Scaling::None | Scaling::Patches { .. } => (plain().collect(), 1.0),
+            Scaling::None | Scaling::Patches { .. } | Scaling::Grid { .. } => (plain().collect(), 1.0),
             Scaling::Proportional { angles, factor } => {
                 let turning =
                     plain().enumerate().map(|(pair, f)| if pair < *angles { f / *factor as f32 } else { 0.0 });

@@ -246,6 +246,9 @@ impl<'a> Run<'_, 'a> {
         if let Some(images) = &self.blueprint().images {
             return self.embed_images(images, tokens);
         }
+        if let Some(grids) = &self.blueprint().grids {
+            return self.embed_grid(grids, tokens);
+        }
         match &self.blueprint().stacks {
             Some(stacks) => self.embed_stacks(stacks, tokens),
             None => self.embed_tokens(Front::of_blocks(self.blueprint()), tokens),

@@ -5,7 +5,7 @@ use super::Decoder;
 use super::blueprint::{Block, ReadoutLayers};
 use super::buffers::Buffers;
 use super::error::ForwardError;
-use super::layout::SequenceLayout;
+use super::layout::{ImageSpan, SequenceLayout};
 use super::ops::Ops;
 use super::options::{Flow, ForwardOptions};
 use super::pass::Chunk;
@@ -26,13 +26,22 @@ pub struct Runner<'r, 'a> {
     decoder: &'r Decoder<'a>,
     ops: &'r dyn Ops,
     angles: RefCell<BTreeMap<usize, Arc<Vec<Angles>>>>,
+    /// Those of the last sequence with images.
+    placed: RefCell<Option<PlacedAngles>>,
     buffers: Buffers,
+}
+
+/// The angles of a sequence, which depend on the images in it.
+struct PlacedAngles {
+    length: usize,
+    images: Vec<ImageSpan>,
+    angles: Arc<Vec<Angles>>,
 }
 
 impl<'r, 'a> Runner<'r, 'a> {
     /// For a decoder.
     pub fn new(decoder: &'r Decoder<'a>, ops: &'r dyn Ops) -> Runner<'r, 'a> {
-        Runner { decoder, ops, angles: RefCell::default(), buffers: Buffers::default() }
+        Runner { decoder, ops, angles: RefCell::default(), placed: RefCell::default(), buffers: Buffers::default() }
     }
 
     /// The decoder.
@@ -154,11 +163,25 @@ impl<'r, 'a> Runner<'r, 'a> {
         self.buffers.clear();
     }
 
+    /// Angles are computed once for each length, and for sequences with images once for each that follows another one.
+    fn angles_of(&self, layout: SequenceLayout<'_>) -> Arc<Vec<Angles>> {
+        let length = layout.length.max(1);
+        if layout.images.is_empty() {
+            let mut all = self.angles.borrow_mut();
+            return Arc::clone(all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(layout))));
+        }
+        let mut placed = self.placed.borrow_mut();
+        if let Some(last) = placed.as_ref().filter(|last| last.length == length && last.images == layout.images) {
+            return Arc::clone(&last.angles);
+        }
+        let angles = Arc::new(self.decoder.angles(layout));
+        *placed = Some(PlacedAngles { length, images: layout.images.to_vec(), angles: Arc::clone(&angles) });
+        angles
+    }
+
     /// A run over such sequences.
     pub(super) fn run<'v>(&'v self, with: ForwardOptions<'v, 'a>, layout: SequenceLayout<'v>) -> Run<'v, 'a> {
         let length = layout.length.max(1);
-        let mut all = self.angles.borrow_mut();
-        let angles = all.entry(length).or_insert_with(|| Arc::new(self.decoder.angles(length)));
         Run {
             decoder: self.decoder,
             ops: self.ops,
@@ -167,7 +190,7 @@ impl<'r, 'a> Runner<'r, 'a> {
             images: layout.images,
             source: layout.source,
             memory: None,
-            angles: angles.clone(),
+            angles: self.angles_of(layout),
             buffers: &self.buffers,
             step: None,
             shared_keys: None,

@@ -27,6 +27,7 @@ impl Run<'_, '_> {
         if layout.is_plain() {
             self.branches(index, block, x)?;
             self.scale_block(block, x);
+            self.add_further_rows(index, x);
             return ControlFlow::Continue(());
         }
         let keys = block.mixer.attention().and_then(|layer| layout.keys_of(layer.key_block));

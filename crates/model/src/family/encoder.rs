@@ -66,7 +66,7 @@ pub struct BlockDistances {
 
 /// What models of images read in place of tokens: an image of `image_size` is cut into patches of `patch_size`, row by row. The layer that
 /// the trunk has as its embedding, a convolution whose steps are as long as its kernel, makes one row of the stream of each; learned rows
-/// stand before them.
+/// stand before them. With a [`PatchGrid`], images have any size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageTokens {
@@ -80,6 +80,24 @@ pub struct ImageTokens {
     /// Tensors of the trunk that only training reads, such as what stands for hidden patches.
     #[serde(deserialize_with = "leaked", default)]
     pub unread: &'static [Text],
+    /// How patches of images of any size stand, where the model takes such.
+    #[serde(default)]
+    pub grid: Option<PatchGrid>,
+}
+
+/// Patches of images of any size, in squares of `spatial_merge_size` patches along a side, square after square. A still image counts as
+/// `temporal_patch_size` equal frames, of which a patch has all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PatchGrid {
+    /// The table in the trunk with learned rows of a square grid, which is stretched over each image, corner on corner: the row of a patch is
+    /// that between the four nearest (bilinear).
+    #[serde(deserialize_with = "leaked", default)]
+    pub positions: Option<Text>,
+    /// Whether patches see those of their own window of `window_size` pixels only, but for blocks in `fullatt_block_indexes`. Squares then stand
+    /// window after window.
+    #[serde(default)]
+    pub windows: bool,
 }
 
 /// Learned rows of the stream: one for all images, as that of a class, or several, as registers.

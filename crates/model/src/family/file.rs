@@ -211,7 +211,7 @@ fn inherited(mut base: Table) -> Table {
 }
 
 /// The families of files that are like each other, each file with its name. Those that cannot be read are left out.
-pub(super) fn complete(files: &[(&'static str, &str)]) -> Vec<Family> {
+pub(crate) fn complete(files: &[(&'static str, &str)]) -> Vec<Family> {
     let parsed = files.iter().filter_map(|(name, text)| Some(((*name).to_owned(), text.parse().ok()?)));
     let mut tables = FamilyTables { unread: parsed.collect(), bases: BTreeMap::new() };
     let likes = tables.unread.values().filter_map(|own: &Table| own.get("like")?.as_str());

@@ -343,6 +343,9 @@ pub enum Positions {
     /// first `d/4` angles are `2 pi y` times the frequencies `theta^(-4i/d)`, the next `d/4` the same with `x`; `y` and `x` are those of the
     /// patch's middle, from -1 to 1 along the height and the width.
     RotaryOfPatches,
+    /// Rotary over halves of whole heads, by the row and column of a patch in an image of any size (Qwen2-VL): of `d` components, the first `d/4`
+    /// angles are the row times the frequencies `theta^(-4i/d)`, the next `d/4` the same with the column.
+    RotaryOfGrid,
     /// None: the order of tokens enters through recurrent mixers and the causal mask.
     None,
 }

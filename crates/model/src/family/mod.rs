@@ -19,8 +19,10 @@ pub use description::{
     Branches, CrossAttention, ExpertLayout, ExpertStorage, Extra, Family, Linears, Moe, Norms, Text, Trunk,
 };
 pub use encoder::{
-    ATTENDED, ATTENDED_OUTPUT, BlockDistances, Encoder, ImageTokens, LearnedToken, Readout, ReadoutRows, ReadoutStep,
+    ATTENDED, ATTENDED_OUTPUT, BlockDistances, Encoder, ImageTokens, LearnedToken, PatchGrid, Readout, ReadoutRows,
+    ReadoutStep,
 };
+pub(crate) use file::complete;
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
     Activation, ActivationRule, Alibi, AttentionScale, EmbeddingScale, HeadGate, Indexer, LogitScale, Math, Pairing,

@@ -53,6 +53,8 @@ pub struct RopeParameters {
     pub short_factor: Vec<f64>,
     /// LongRoPE: divisors of each frequency beyond it.
     pub long_factor: Vec<f64>,
+    /// Multimodal: the numbers of angles that turn by the time, the row and the column of a token.
+    pub sections: Vec<f64>,
 }
 
 /// Families whose configuration classes read `rotary_dim`. Others ignore it.
@@ -144,6 +146,7 @@ impl RopeParameters {
             query_beta: number("llama_4_scaling_beta")?.or(self.query_beta),
             short_factor: fields.numbers(&["short_factor"])?,
             long_factor: fields.numbers(&["long_factor"])?,
+            sections: fields.numbers(&["mrope_section"])?,
         })
     }
 }

@@ -319,6 +319,11 @@ impl Network {
         network
     }
 
+    /// The same for a tower that is described beside the families; `None` where the names of its description do not occur.
+    pub fn of_tower(family: &'static Family, config: &ModelConfig, tensors: &[TensorMeta]) -> Option<Network> {
+        by_name::recognise(family, config, tensors)
+    }
+
     /// The family, or `None` if linear layers were recognised by shape and name.
     pub fn family(&self) -> Option<&'static Family> {
         self.family

@@ -408,8 +408,9 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     entries.extend(copies.map(|path| ((*path).into(), Entry::Embedding)));
     let learned = images.iter().flat_map(|images| images.learned).map(|token| token.path);
     let unread = images.iter().flat_map(|images| images.unread).copied();
+    let of_grid = images.and_then(|images| images.grid?.positions);
     entries.extend(learned.chain(unread).map(|path| (path.into(), Entry::Parameter)));
-    entries.extend(trunk.positions.map(|path| (path.into(), Entry::Positions)));
+    entries.extend(trunk.positions.into_iter().chain(of_grid).map(|path| (path.into(), Entry::Positions)));
     let encoder = family.encoder.as_ref();
     let table = |path: Option<&'static str>, entry: Entry| path.map(|path| (path.into(), entry));
     entries.extend(table(trunk.other_embedding, Entry::Embedding));

@@ -4,6 +4,11 @@
 
 mod gemma3;
 mod llava;
+mod qwen2_vl;
+mod qwen3_vl;
+mod towers;
+
+pub use towers::{DescribedTower, TowerNumber};
 
 use crate::family::{Activation, NormKind};
 use serde_json::Value;
@@ -17,14 +22,20 @@ pub struct ImageReading {
     pub model_types: &'static [&'static str],
     /// The module of the tower, alone or in other modules.
     pub tower: &'static str,
+    /// Its description, where it is no family: its tensors and the projector's are then in one module.
+    pub described: Option<DescribedTower>,
     /// The hidden states of the tower that count.
     pub rows: TowerRows,
     /// What becomes of them.
     pub projector: Projector,
+    /// Further rows that join the stream behind the first blocks of the language model.
+    pub further: Option<FurtherRows>,
     /// What stands for an image in a text.
     pub placeholder: Placeholder,
     /// The number of rows that the model's processor expects.
     pub processor_rows: ProcessorRows,
+    /// How tokens of an image turn by their place in it, where they do.
+    pub positions: Option<PlacePositions>,
     /// Whether tokens of an image see all of it, later ones too, where tokens of text see earlier ones only.
     pub sees_whole_images: bool,
 }
@@ -68,6 +79,46 @@ pub enum Projector {
         /// The tensor of the matrix.
         matrix: &'static str,
     },
+    /// A norm of each patch; a row of all patches of a square, one after the other; two linear layers with GELU between them.
+    Merged {
+        /// The module of the norm, with the small number under its root that the tower has.
+        norm: &'static str,
+        /// Its formula.
+        norm_kind: NormKind,
+        /// The layers.
+        layers: [&'static str; 2],
+    },
+}
+
+/// Rows that the hidden states behind single blocks of the tower make, each of all patches of a square: a norm of the row, two linear layers with
+/// GELU between them. Those of the first of these blocks are added to the rows of the image behind the first block of the language model, those
+/// of the second behind its second, and so on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FurtherRows {
+    /// The key of `vision_config` with the numbers of the blocks.
+    pub layers: &'static str,
+    /// The blocks where it is silent.
+    pub default: &'static [usize],
+    /// The list of modules with their layers.
+    pub projector: &'static str,
+    /// The norm in a module.
+    pub norm: &'static str,
+    /// Its formula.
+    pub norm_kind: NormKind,
+    /// The linear layers in a module.
+    pub linears: [&'static str; 2],
+}
+
+/// Rotary positions of an image in a text (multimodal RoPE, arXiv 2409.12191): a token has a time, a row and a column, by one of which each angle
+/// turns. Those of text are all the position: 0, 1, 2 and so on. All tokens of an image have the next position as their time, their rows and
+/// columns count from there, and text behind it follows the largest of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacePositions {
+    /// The numbers of angles that turn by the time, the row and the column, where `mrope_section` does not state them.
+    pub sections: [usize; 3],
+    /// Whether angles take turns, until those of the rows and columns are used up and the rest turns by the time. Otherwise they stand one after
+    /// the other.
+    pub takes_turns: bool,
 }
 
 /// What stands for an image in a text that a chat template renders, by the keys of config.json that have the numbers of tokens.
@@ -107,6 +158,8 @@ pub enum ProcessorRows {
         /// Its key.
         key: &'static str,
     },
+    /// As squares of patches, whose sizes preprocessor_config.json states.
+    Squares,
 }
 
 /// A token by the key of config.json with its number, and the number where that is silent.
@@ -128,7 +181,14 @@ impl TokenKey {
     }
 }
 
-const ALL: &[ImageReading] = &[gemma3::READING, llava::READING];
+const ALL: &[ImageReading] = &[
+    gemma3::READING,
+    llava::READING,
+    qwen2_vl::READING,
+    qwen2_vl::READING_2_5,
+    qwen3_vl::READING,
+    qwen3_vl::READING_3_5,
+];
 
 impl ImageReading {
     /// The row of a model, by the `model_type` of the whole model; `None` for models of text and for those whose tower is not run.

@@ -2,6 +2,7 @@
 
 use super::compressed::{CompressorLayer, SharedProjections};
 use super::distances::DistanceEmbeddings;
+use super::grids::GridLayers;
 use super::images::ImageLayers;
 use super::indexer::IndexerLayer;
 use super::parts::Parts;
@@ -37,6 +38,8 @@ pub struct AttentionLayer {
     pub ahead: usize,
     /// Positions of a chunk, where a token sees its own chunk only.
     pub chunk: Option<usize>,
+    /// Whether patches of an image of any size see those of their window only.
+    pub in_windows: bool,
     /// A further score per head.
     pub sinks: Option<Vector>,
     /// Biases on scores.
@@ -306,6 +309,7 @@ impl<'a> Sources<'_, 'a> {
             window: if sliding { Some(self.need(window, "sliding_window")?) } else { None },
             ahead: self.ahead(window, part),
             chunk: rules::chunk(self, index)?,
+            in_windows: self.is_windowed(index),
             sinks: self.sinks(index, sliding, heads)?,
             biases: if is_cross { None } else { self.score_biases(index, heads, scale)? },
             distances,
@@ -588,7 +592,15 @@ impl<'a> Sources<'_, 'a> {
     }
 
     /// The rotary embeddings: that of ordinary layers, then that of sliding ones if it differs.
-    pub(super) fn rotaries(&self, images: Option<&ImageLayers>) -> Result<Vec<Rotary>, ForwardError> {
+    pub(super) fn rotaries(
+        &self,
+        images: Option<&ImageLayers>,
+        grids: Option<&GridLayers>,
+    ) -> Result<Vec<Rotary>, ForwardError> {
+        if let Some(grids) = grids.filter(|_| self.turns_by_grid()) {
+            let theta = self.config.rope.main.theta.unwrap_or(10_000.0);
+            return Ok(vec![Rotary::of_grid(theta, self.head_dim()?, grids.order)?]);
+        }
         if let (Positions::RotaryOfPatches, Some(images)) = (self.positions_rule(), images) {
             let rope = &self.config.rope.main;
             let theta = self.need(rope.theta, "rope_theta")?;
@@ -627,7 +639,7 @@ impl<'a> Sources<'_, 'a> {
     }
 
     pub(super) fn rotary(&self, index: usize, sliding: bool) -> Result<Option<(usize, Pairing)>, ForwardError> {
-        if self.positions_rule() == Positions::RotaryOfPatches {
+        if self.positions_rule() == Positions::RotaryOfPatches || self.turns_by_grid() {
             return Ok(Some((0, Pairing::Halves)));
         }
         let Positions::Rotary { pairing, layers, .. } = self.positions_rule() else { return Ok(None) };

@@ -191,6 +191,7 @@ impl<'a> Sources<'_, 'a> {
             window: Some(window),
             ahead: 0,
             chunk: None,
+            in_windows: false,
             sinks: Some(sinks),
             biases: None,
             distances: None,

@@ -89,7 +89,8 @@ impl ImageLayers {
 impl Sources<'_, '_> {
     /// What a model of images has; `None` for others.
     pub(super) fn images(&self) -> Result<Option<ImageLayers>, ForwardError> {
-        let Some(images) = self.family.encoder.and_then(|encoder| encoder.images) else { return Ok(None) };
+        let images = self.family.encoder.and_then(|encoder| encoder.images).filter(|images| images.grid.is_none());
+        let Some(images) = images else { return Ok(None) };
         let sizes = |key: &str| self.need(self.config.height_and_width(key), key);
         let ([height, width], patch) = (sizes("image_size")?, sizes("patch_size")?);
         let channels = self.need(self.config.size("num_channels"), "num_channels")?;
@@ -153,10 +154,12 @@ impl Sources<'_, '_> {
         let size = |key: &str| self.need(self.config.height_and_width(key), key);
         let [tall, wide] = size("patch_size")?;
         let channels = self.need(self.config.size("num_channels"), "num_channels")?;
-        let columns = channels.saturating_mul(tall).saturating_mul(wide);
+        let frames = if self.patch_grid().is_some() { Some(self.positive("temporal_patch_size")?) } else { None };
+        let sizes: Vec<usize> = [channels].into_iter().chain(frames).chain([tall, wide]).collect();
+        let columns = sizes.iter().copied().fold(1, usize::saturating_mul);
         let projection = self.tensors.rows_of_width(weight, columns)?;
         let shape = &self.tensors.meta()[weight].shape;
-        if projection.rows != self.hidden()? || shape[1..] != [channels, tall, wide] {
+        if projection.rows != self.hidden()? || shape[1..] != sizes[..] {
             let expected = format!("{channels} channels of patches of {tall}x{wide} and the hidden size");
             return Err(self.tensors.shape_error(weight, &expected));
         }

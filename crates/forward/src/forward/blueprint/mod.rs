@@ -8,6 +8,7 @@ mod distances;
 mod encoder;
 mod feed_forward;
 mod gated_delta;
+mod grids;
 mod hyper;
 mod images;
 mod indexer;
@@ -41,6 +42,7 @@ pub(super) use encoder::is_at;
 pub use encoder::{AttentionPool, EncoderParts, HiddenRows, PositionTable, ReadoutLayer, ReadoutLayers};
 pub use feed_forward::{FeedForward, FirstLayers, Mixture, Mlp, RoutedBranch, XieluLayer};
 pub use gated_delta::{ChannelDeltaInputs, DeltaInputs, GatedDeltaLayer, LatentOrNot};
+pub use grids::GridLayers;
 pub use hyper::{HyperMixture, HyperStreams};
 pub use images::{ImageLayers, LearnedRows};
 pub use indexer::{IndexChoice, IndexerLayer};
@@ -64,6 +66,8 @@ pub struct Blueprint {
     pub embedding: Projection,
     /// What models of images have in place of a table of tokens.
     pub images: Option<ImageLayers>,
+    /// The same of models of images of any size.
+    pub grids: Option<GridLayers>,
     /// The factor on it.
     pub embedding_scale: f32,
     /// The table of learned positions.
@@ -236,8 +240,18 @@ impl Blueprint {
     pub fn new(json: &Value, tensors: &Tensors<'_>) -> Result<Blueprint, ForwardError> {
         let config = ModelConfig::from_json(json)?;
         let network = Network::recognise(&config, tensors.meta());
-        let family = network.family().ok_or_else(|| rules::unknown_architecture(&config, &network))?;
-        let sources = Sources { config: &config, json, tensors, network: &network, family };
+        Blueprint::of_network(json, tensors, &network)
+    }
+
+    /// The same for a network that is recognised already.
+    pub(super) fn of_network(
+        json: &Value,
+        tensors: &Tensors<'_>,
+        network: &Network,
+    ) -> Result<Blueprint, ForwardError> {
+        let config = ModelConfig::from_json(json)?;
+        let family = network.family().ok_or_else(|| rules::unknown_architecture(&config, network))?;
+        let sources = Sources { config: &config, json, tensors, network, family };
         rules::check(&sources)?;
         sources.blueprint()
     }
@@ -247,10 +261,10 @@ impl<'a> Sources<'_, 'a> {
     fn blueprint(&self) -> Result<Blueprint, ForwardError> {
         let trunk = Parts::trunk(self);
         let embedding = self.embedding()?;
-        let images = self.images()?;
+        let (images, grids) = (self.images()?, self.grids()?);
         // Those of images are a part of theirs.
         let positions = if images.is_some() { None } else { self.position_table()? };
-        let rotaries = self.rotaries(images.as_ref())?;
+        let rotaries = self.rotaries(images.as_ref(), grids.as_ref())?;
         let head = self.head(&embedding)?;
         let (lanes, layer_inputs) = (self.lanes(&trunk)?, self.layer_inputs(&trunk)?);
         let hyper = self.hyper_streams()?;
@@ -266,6 +280,7 @@ impl<'a> Sources<'_, 'a> {
                 None => self.longest(positions.as_ref()),
             },
             images,
+            grids,
             stacks: self.stacks(&trunk, &embedding)?,
             positions,
             sinusoids: self.sinusoids()?,

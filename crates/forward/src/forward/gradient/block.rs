@@ -21,11 +21,26 @@ impl<'r> Tape<'r, '_> {
     pub(super) fn block(&mut self, index: usize, x: Var) -> Var {
         let decoder = self.run.decoder;
         let block = &decoder.blueprint.blocks[index];
-        match block.residual {
+        let x = match block.residual {
             Residual::Parallel => self.parallel(index, block, x),
             Residual::PostNorm => self.post_norm(index, block, x),
             _ => self.sequential(index, block, x),
+        };
+        self.with_further_rows(index, x)
+    }
+
+    /// The stream with what a tower for images gives behind the block, which does not depend on it.
+    fn with_further_rows(&mut self, index: usize, x: Var) -> Var {
+        let further = self.run.further_rows(index);
+        if further.is_empty() {
+            return x;
         }
+        let (width, mut out) = (self.run.decoder.hidden(), self.value(x).to_vec());
+        let mut all = vec![0.0; out.len()];
+        further.into_iter().for_each(|(rows, added)| all[rows.start * width..rows.end * width].copy_from_slice(&added));
+        self.run.ops.join(&mut out, &all, 1.0);
+        let branch = self.put(all);
+        self.record(Step::Join { x, branch, scale: 1.0 }, out)
     }
 
     fn sequential(&mut self, index: usize, block: &'r Block, mut x: Var) -> Var {

@@ -1,19 +1,24 @@
 //! Images in the text of a decoder: the tower of the model, which runs as the encoder that it is, what makes rows of the decoder's stream of
 //! its hidden states, and the rows that the decoder keeps of the images of its data. How texts name images is in [`kvant_data::images`].
 
+mod axes;
 mod projector;
 mod rows;
 mod run;
 
 use super::Decoder;
 use super::error::ForwardError;
+use super::patches::PatchOrder;
 use super::quantizers::Quantizers;
 use super::tensors::Tensors;
+use axes::TurningAxes;
 use kvant_container::Checkpoint;
+use kvant_data::images::PatchSizes;
 use kvant_formats::import;
-use kvant_model::vision::{ImageReading, TowerRows};
+use kvant_model::model_config::ModelConfig;
+use kvant_model::vision::{FurtherRows, ImageReading, Projector, TowerRows};
 use kvant_weights::weight::ImportedTensor;
-use projector::ProjectorLayers;
+use projector::{EncoderRows, ProjectorLayers, ProjectorSources};
 pub(super) use rows::ImageRows;
 use serde_json::Value;
 
@@ -31,10 +36,28 @@ pub struct VisionTower<'a> {
     /// Whether the first row is left out.
     drops_first: bool,
     projector: ProjectorLayers,
+    /// What makes further rows, each with the number of blocks behind which it reads.
+    further: Vec<(usize, ProjectorLayers)>,
+    /// How tokens turn by their place in an image.
+    axes: Option<TurningAxes>,
     /// Those of the projector's inputs.
     quantizers: Quantizers,
-    /// Rows of an image.
-    rows: usize,
+    /// Images that it reads.
+    images: TowerImages,
+}
+
+/// The images that a tower reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TowerImages {
+    /// Those of one size.
+    Equal {
+        /// Channels, height and width.
+        shape: [usize; 3],
+        /// Rows that it makes of an image.
+        rows: usize,
+    },
+    /// Those of any size.
+    AnySize(PatchSizes),
 }
 
 impl<'a> VisionTower<'a> {
@@ -50,17 +73,21 @@ impl<'a> VisionTower<'a> {
         let import = import::open(checkpoint)?;
         let all = Tensors::new(import.tensors().to_vec());
         let prefix = prefix_of(import.tensors(), reading.tower)?;
+        let beside = modules_beside(reading);
         let of_tower = |tensor: &ImportedTensor<'a>| {
             let name = tensor.meta.name.strip_prefix(&prefix)?.to_owned();
+            if beside.contains(&name.split('.').next().unwrap_or_default()) {
+                return None;
+            }
             let mut tensor = tensor.clone();
             tensor.meta.name = name;
             Some(tensor)
         };
         let tensors = Tensors::new(import.tensors().iter().filter_map(of_tower).collect());
         let section = config.get(SECTION).cloned().unwrap_or_default();
-        let encoder = Decoder::of_tower(&section, tensors, &import, &prefix)?;
-        let images = encoder.blueprint.images.as_ref();
-        let images = images.ok_or_else(|| ForwardError::unsupported(format!("a tower like {}", reading.name)))?;
+        let section = reading.described.map_or_else(|| section.clone(), |described| described.config(&section));
+        let family = reading.described.and_then(|described| described.family());
+        let encoder = Decoder::of_tower(&section, family, tensors, &import, &prefix)?;
         let blocks = encoder.blueprint.blocks.len();
         let layers = layers_of(reading.rows, &config, blocks)?;
         if layers.as_ref().is_some_and(|layers| layers.contains(&blocks)) && encoder.blueprint.final_norm.is_some() {
@@ -70,12 +97,30 @@ impl<'a> VisionTower<'a> {
             ));
         }
         let drops_first = drops_first(reading.rows, &config)?;
-        let found = images.tokens() - usize::from(drops_first);
         let width = encoder.hidden() * layers.as_ref().map_or(1, Vec::len);
-        let projector = ProjectorLayers::new(reading, &config, &all, (found, width), images.grid())?;
-        let rows = projector.rows(found);
-        let quantizers = Quantizers::of_layers(&import, projector.layers())?;
-        Ok(VisionTower { reading, encoder, layers, drops_first, projector, quantizers, rows })
+        let of_projector = ProjectorSources { reading, config: &config, tensors: &all, width };
+        let (projector, images) = match (&encoder.blueprint.images, &encoder.blueprint.grids) {
+            (Some(images), _) => {
+                let found = images.tokens() - usize::from(drops_first);
+                let projector = ProjectorLayers::new(of_projector, EncoderRows::Equal(found, images.grid()))?;
+                let rows = projector.rows(found);
+                (projector, TowerImages::Equal { shape: images.shape, rows })
+            }
+            (None, Some(grids)) => {
+                let sizes = PatchSizes { patch: grids.patch, square: grids.order.square, frames: grids.frames };
+                let projector = ProjectorLayers::new(of_projector, EncoderRows::Grid(grids.order))?;
+                (projector, TowerImages::AnySize(sizes))
+            }
+            (None, None) => return Err(ForwardError::unsupported(format!("a tower like {}", reading.name))),
+        };
+        let further = match (reading.further, &encoder.blueprint.grids) {
+            (Some(rule), Some(grids)) => further_layers(of_projector, rule, (blocks, grids.order))?,
+            _ => Vec::new(),
+        };
+        let layers_read = projector.layers().into_iter().chain(further.iter().flat_map(|(_, layers)| layers.layers()));
+        let quantizers = Quantizers::of_layers(&import, layers_read)?;
+        let axes = reading.positions.map(|rule| TurningAxes::new(rule, &config)).transpose()?;
+        Ok(VisionTower { reading, encoder, layers, drops_first, projector, further, axes, quantizers, images })
     }
 
     /// How the model reads images.
@@ -83,15 +128,46 @@ impl<'a> VisionTower<'a> {
         self.reading
     }
 
-    /// Channels, height and width of an image.
-    pub fn shape(&self) -> [usize; 3] {
-        self.encoder.image_shape().unwrap_or_default()
+    /// The images that it reads.
+    pub fn images(&self) -> TowerImages {
+        self.images
     }
+}
 
-    /// Rows of an image.
-    pub fn rows(&self) -> usize {
-        self.rows
+/// Modules in that of the tower which are none of it: what makes rows of the decoder's stream.
+fn modules_beside(reading: &ImageReading) -> Vec<&'static str> {
+    let Projector::Merged { norm, .. } = reading.projector else { return Vec::new() };
+    norm.split('.').next().into_iter().chain(reading.further.map(|rule| rule.projector)).collect()
+}
+
+/// What makes further rows, by the blocks of the tower behind which they read. The language model has a block for each.
+fn further_layers(
+    sources: ProjectorSources<'_, '_>,
+    rule: FurtherRows,
+    (blocks, order): (usize, PatchOrder),
+) -> Result<Vec<(usize, ProjectorLayers)>, ForwardError> {
+    let key = rule.layers;
+    let wrong = || ForwardError::unsupported(format!("`{key}` of config.json in a tower of {blocks} blocks"));
+    let listed: Vec<usize> = match sources.config.get(SECTION).and_then(|section| section.get(key)) {
+        None | Some(Value::Null) => rule.default.to_vec(),
+        Some(Value::Array(list)) => {
+            let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+            list.iter().map(number).collect::<Option<_>>().ok_or_else(wrong)?
+        }
+        Some(_) => return Err(wrong()),
+    };
+    // Rows join behind blocks in the order in which the tower comes to theirs.
+    if !listed.is_sorted_by(|a, b| a < b) || listed.iter().any(|block| *block >= blocks) {
+        return Err(wrong());
     }
+    let language = ModelConfig::from_json(sources.config)?.num_layers.unwrap_or(0);
+    if listed.len() > language {
+        let further = format!("{} further rows of an image in a language model of {language} blocks", listed.len());
+        return Err(ForwardError::unsupported(further));
+    }
+    let layers =
+        |(index, block): (usize, &usize)| Ok((block + 1, ProjectorLayers::further(sources, (rule, index), order)?));
+    listed.iter().enumerate().map(layers).collect()
 }
 
 /// The error for a model whose tower is not run.

@@ -4,7 +4,9 @@ use super::super::ops::Ops;
 use super::super::runner::Runner;
 use super::super::streams::Streams;
 use super::super::{Chunk, Decoder, ForwardOptions, Pass, chunks};
-use super::{ForwardError, ImageRows, VisionTower};
+use super::axes::TurningAxes;
+use super::rows::RowsKind;
+use super::{ForwardError, ImageRows, TowerImages, VisionTower};
 use kvant_container::{Checkpoint, ErrorKind};
 use kvant_data::images::{ImagesUnread, TextImageFormat, TextImages};
 use std::collections::BTreeSet;
@@ -30,7 +32,12 @@ impl<'a> Decoder<'a> {
     fn text_image_format(&self, checkpoint: &Checkpoint, model: &Path) -> Result<TextImageFormat, ForwardError> {
         let tower = VisionTower::open(checkpoint)?;
         let config = checkpoint.config()?.ok_or(ForwardError::NoConfig)?;
-        Ok(TextImageFormat::open(model, tower.reading(), &config, (tower.shape(), tower.rows()))?)
+        Ok(match tower.images() {
+            TowerImages::Equal { shape, rows } => {
+                TextImageFormat::open(model, tower.reading(), &config, (shape, rows))?
+            }
+            TowerImages::AnySize(sizes) => TextImageFormat::of_any_size(model, tower.reading(), &config, sizes)?,
+        })
     }
 
     /// Gives a decoder the images of some sequences: runs the tower of its checkpoint on those that occur, and keeps their rows for the
@@ -63,12 +70,29 @@ impl<'a> Decoder<'a> {
         let pictures = images.pictures(&wanted).map_err(|why| ForwardError::unsupported(why.reason))?;
         let sequences = tower.encoder.give_images(Arc::new(pictures))?;
         self.quantizers.extend(std::mem::take(&mut tower.quantizers));
-        let elements = tower.rows * self.hidden();
-        let whole = tower.reading.sees_whole_images;
-        let rows = ImageRows::new(Arc::clone(images), &wanted, elements, memory / 2, whole)?;
+        let kind = RowsKind {
+            width: self.hidden(),
+            further: tower.further.len(),
+            axes: tower.axes.as_ref().map(|axes| self.axes_of_angles(axes)).transpose()?,
+            sees_whole: tower.reading.sees_whole_images,
+        };
+        let rows = ImageRows::new(Arc::clone(images), &wanted, kind, memory / 2)?;
         TowerRun { tower: &tower, decoder: self, ops, memory: memory / 2 }.run(&sequences, &rows, &mut watch)?;
         self.image_rows = Some(rows);
         Ok(())
+    }
+}
+
+impl Decoder<'_> {
+    /// The axis of each angle of the rotary embedding.
+    fn axes_of_angles(&self, axes: &TurningAxes) -> Result<Vec<usize>, ForwardError> {
+        let [rotary] = &self.blueprint.rotaries[..] else {
+            return Err(ForwardError::unsupported("images in a text whose layers turn in several ways"));
+        };
+        if rotary.constant_frequencies().is_none() {
+            return Err(ForwardError::unsupported("images in a text whose rotary embedding depends on its length"));
+        }
+        axes.of(rotary.components() / 2)
     }
 }
 
@@ -107,6 +131,7 @@ impl TowerRun<'_, '_> {
                 }
             }
             let wanted = layers.into_iter().flatten().enumerate().filter(|(_, layer)| **layer == done);
+            self.project_further(done, &chunks, &mut pass, rows)?;
             for (at, _) in wanted {
                 for chunk in 0..chunks.len() {
                     let x = pass.stream(chunk, <[f32]>::to_vec)?;
@@ -147,10 +172,34 @@ impl TowerRun<'_, '_> {
                 });
                 let read: Vec<f32> = side_by_side.copied().collect();
                 let run = runner.run(ForwardOptions::default(), 1.into());
-                rows.put(place, self.tower.projector.project(&run, read))?;
+                rows.put(place, self.tower.projector.project(&run, read, grid_of(chunk)))?;
                 place += 1;
             }
         }
         Ok(())
     }
+
+    /// Keeps the further rows that are read behind `done` blocks. Images of any size are chunks of their own.
+    fn project_further(
+        &self,
+        done: usize,
+        chunks: &[Chunk],
+        pass: &mut Pass<'_, '_>,
+        rows: &ImageRows,
+    ) -> Result<(), ForwardError> {
+        let runner = Runner::new(self.decoder, self.ops);
+        for (index, (_, layers)) in self.tower.further.iter().enumerate().filter(|(_, (behind, _))| *behind == done) {
+            for (place, chunk) in chunks.iter().enumerate() {
+                let read = pass.stream(place, <[f32]>::to_vec)?;
+                let run = runner.run(ForwardOptions::default(), 1.into());
+                rows.put_further(place, index, layers.project(&run, read, grid_of(chunk)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Patches along the height and width of the image that a chunk is, where images have any size.
+fn grid_of(chunk: &Chunk) -> Option<[usize; 2]> {
+    chunk.images.first().and_then(|image| image.grid)
 }

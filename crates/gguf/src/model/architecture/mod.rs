@@ -482,6 +482,7 @@ impl Architecture {
             Positions::RotaryIfTheta
             | Positions::LearnedIf(..)
             | Positions::RotaryOfPatches
+            | Positions::RotaryOfGrid
             | Positions::Sinusoidal { .. }
             | Positions::SinusoidalOfWidth
             | Positions::None => {
