@@ -267,6 +267,8 @@ impl Rotated<'_> {
         let shape = match *view.shape() {
             [first, second] if self.place.count == 1 => Some((first, second)),
             [count, first, second] if self.place.count == count => Some((first, second)),
+            // One below the other.
+            [all, second] if all.is_multiple_of(self.place.count) => Some((all / self.place.count, second)),
             _ => None,
         };
         let shape = shape.map(|(first, second)| if is_transposed { (second, first) } else { (first, second) });
