@@ -37,7 +37,7 @@ pub fn decode(file: &Path) -> Result<Picture, SampleError> {
     reader.limits(limits);
     let way_out = "the picture is damaged: copy it again, or take it out of the data";
     let damaged =
-        |e: image::ImageError| SampleError::Picture { file: file.to_path_buf(), problem: e.to_string(), way_out };
+        |e: image::ImageError| SampleError::Media { file: file.to_path_buf(), problem: e.to_string(), way_out };
     let image = reader.decode().map_err(damaged)?.to_rgb8();
     let (width, height) = (image.width() as usize, image.height() as usize);
     Ok(Picture { width, height, pixels: image.into_raw() })
