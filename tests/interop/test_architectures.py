@@ -11,6 +11,7 @@ import torch
 import encoder_decoder_models
 import encoder_models
 import forward_models
+import speech_models
 import undescribed_models
 from conftest import REPO
 from test_gguf import byte_tokenizer
@@ -21,7 +22,7 @@ TEXT = """# Architectures
 
 What plans say of small models of each described architecture (`model_type` in config.json). The page is written by
 `tests/interop/test_architectures.py`; other interop tests show that it is true: outputs equal those of transformers in f32
-(`test_forward.py`, `test_encoders.py`, `test_encoder_decoders.py`, `test_image_encoders.py`), what is written loads with the same weights in transformers, vLLM and SGLang, and GGUF files in
+(`test_forward.py`, `test_encoders.py`, `test_encoder_decoders.py`, `test_image_encoders.py`, `test_speech.py`), what is written loads with the same weights in transformers, vLLM and SGLang, and GGUF files in
 llama.cpp.
 
 * **Calibration**: algorithms with calibration data, static activations and `kvant eval`.
@@ -49,8 +50,8 @@ def sources(root):
     """The directories of the models of each architecture."""
     found = {}
     of_encoders = encoder_models.MODELS | encoder_models.IMAGE_MODELS
-    pairs = (encoder_decoder_models, encoder_decoder_models.MODELS)
-    for module, names in ((forward_models, forward_models.MODELS), (encoder_models, of_encoders), pairs):
+    others = ((module, module.MODELS) for module in (encoder_decoder_models, forward_models, speech_models))
+    for module, names in ((encoder_models, of_encoders), *others):
         saved(module, names, root, found)
     return dict(sorted(found.items()))
 

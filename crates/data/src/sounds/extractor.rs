@@ -1,6 +1,7 @@
 //! The steps from a sound to what a model of sounds reads, as feature extractors of transformers take them, by the checkpoint's
 //! `preprocessor_config.json`.
 
+use super::SoundInput;
 use super::error::SoundDataError;
 use super::spectrogram::{Spectrogram, SpectrogramSizes};
 use kvant_container::model_directory;
@@ -67,11 +68,12 @@ fn kind_text<S: Serializer>(kind: &ExtractorKind, serializer: S) -> Result<S::Ok
 }
 
 impl SoundExtractor {
-    /// The steps of the model in a directory, or of the file in it.
+    /// The steps of the model in a directory, or of the file in it. A file that names no class, as those of the first models, is of the class
+    /// that makes what the model reads.
     ///
     /// # Errors
     /// A model without the file, one that is no JSON, states impossible values, or steps that are not computed here.
-    pub fn of_model(model: &Path) -> Result<SoundExtractor, SoundDataError> {
+    pub fn of_model(model: &Path, input: SoundInput) -> Result<SoundExtractor, SoundDataError> {
         let directory = model_directory(model);
         let file = directory.join("preprocessor_config.json");
         let whole = directory.join("processor_config.json");
@@ -79,14 +81,14 @@ impl SoundExtractor {
             // Processors of sounds and texts have that of sounds as a part of theirs.
             let all = read(&whole)?;
             return match all.get("feature_extractor").and_then(Value::as_object) {
-                Some(map) => Keys { file: &whole, map }.extractor(),
+                Some(map) => Keys { file: &whole, map }.extractor(input),
                 None => Err(SoundDataError::NoExtractor { file }),
             };
         }
         if !file.is_file() {
             return Err(SoundDataError::NoExtractor { file });
         }
-        Keys { file: &file, map: &read(&file)? }.extractor()
+        Keys { file: &file, map: &read(&file)? }.extractor(input)
     }
 
     /// The header of a sound at the sampling rate of the model.
@@ -153,13 +155,13 @@ struct Keys<'k> {
 }
 
 impl Keys<'_> {
-    fn extractor(&self) -> Result<SoundExtractor, SoundDataError> {
+    fn extractor(&self, input: SoundInput) -> Result<SoundExtractor, SoundDataError> {
         let rate = self.count("sampling_rate", 16_000)?;
-        let kind = match self.map.get("feature_extractor_type").and_then(Value::as_str) {
-            Some("Wav2Vec2FeatureExtractor") => self.waveform()?,
-            Some("WhisperFeatureExtractor") => self.log_mel(rate)?,
-            Some(other) => return Err(self.unsupported(format!("the class {other}"))),
-            None => return Err(self.invalid("names no class: it has no `feature_extractor_type`")),
+        let class = self.map.get("feature_extractor_type").and_then(Value::as_str);
+        let kind = match (class, input) {
+            (Some("Wav2Vec2FeatureExtractor"), _) | (None, SoundInput::Waveform) => self.waveform()?,
+            (Some("WhisperFeatureExtractor"), _) | (None, SoundInput::LogMel { .. }) => self.log_mel(rate)?,
+            (Some(other), _) => return Err(self.unsupported(format!("the class {other}"))),
         };
         Ok(SoundExtractor { file: self.file.to_path_buf(), rate: rate as u32, kind })
     }
@@ -227,7 +229,7 @@ mod tests {
     fn of(text: &str) -> Result<SoundExtractor, SoundDataError> {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("preprocessor_config.json"), text).unwrap();
-        SoundExtractor::of_model(dir.path())
+        SoundExtractor::of_model(dir.path(), SoundInput::Waveform)
     }
 
     #[test]
@@ -237,6 +239,8 @@ mod tests {
         assert_eq!((bins, samples, step, padding, whisper.rate), (80, 480_000, 160, 0.0, 16_000));
         let wave = of(r#"{"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}"#).unwrap();
         assert_eq!((wave.kind, wave.rate), (ExtractorKind::Waveform { normalises: true }, 8000));
+        let unnamed = of(r#"{"do_normalize": false}"#).unwrap();
+        assert_eq!((unnamed.kind, unnamed.rate), (ExtractorKind::Waveform { normalises: false }, 16_000));
     }
 
     #[test]
@@ -244,7 +248,6 @@ mod tests {
         let whisper = |keys: &str| format!(r#"{{"feature_extractor_type": "WhisperFeatureExtractor", {keys}}}"#);
         for (text, kind, words) in [
             ("[]".to_owned(), ErrorKind::Invalid, "no JSON object"),
-            ("{}".to_owned(), ErrorKind::Invalid, "feature_extractor_type"),
             (
                 r#"{"feature_extractor_type": "ClapFeatureExtractor"}"#.to_owned(),
                 ErrorKind::Unsupported,

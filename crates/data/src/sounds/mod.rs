@@ -131,7 +131,7 @@ impl Sounds {
             (Some(sound), Some(other)) => {
                 return Err(SoundDataError::Mixed { sound: sound.clone(), other: other.clone() });
             }
-            (Some(_), None) => of_files(sounds, SoundExtractor::of_model(model)?, input)?,
+            (Some(_), None) => of_files(sounds, SoundExtractor::of_model(model, input)?, input)?,
             (None, _) => of_arrays(arrays(&others)?, input)?,
         };
         let count = match &source {

@@ -20,6 +20,7 @@ pub use description::{
 };
 pub use encoder::{
     ATTENDED, ATTENDED_OUTPUT, BlockDistances, Encoder, ImageTokens, LearnedToken, Readout, ReadoutRows, ReadoutStep,
+    SoundConvolutions, SoundTokens, WEIGHT_NORM,
 };
 pub use file::{FamilyFileError, USUAL, name_error, parse};
 pub use math::{
