@@ -147,7 +147,7 @@ def quantize(
         requantize: Requantize weights where necessary, and accept the loss.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
         max_shard_size: Maximum size of a safetensors file, e.g. 5GB [default: 5GB].
-        data: Calibration data: text, JSON, Parquet, arrays or images.
+        data: Calibration data: text, JSON, Parquet, arrays, images, sounds.
         calib: The same as data.
         num_samples: Number of sequences or samples to use [default: 128].
         seq_len: Tokens per window [default: 512, or the model's longest context if that is shorter].
@@ -327,7 +327,7 @@ def plan(
         requantize: Requantize weights where necessary, and accept the loss.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
         max_shard_size: Maximum size of a safetensors file, e.g. 5GB [default: 5GB].
-        data: Calibration data: text, JSON, Parquet, arrays or images.
+        data: Calibration data: text, JSON, Parquet, arrays, images, sounds.
         calib: The same as data.
         num_samples: Number of sequences or samples to use [default: 128].
         seq_len: Tokens per window [default: 512, or the model's longest context if that is shorter].
@@ -498,8 +498,8 @@ def evaluate(
 
     Args:
         model: Hugging Face directory, GGUF file or ONNX graph.
-        data: Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for models of images and
-            ONNX graphs.
+        data: Data to measure the model on: text, JSON, Parquet or tokens; arrays, images or sounds for models of
+            these and ONNX graphs.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
         column: The field or column with the text, conversation or tokens [default: found by its name].
         reference: The original model, to compare with.
@@ -762,7 +762,7 @@ def search(
 
     Args:
         model: Hugging Face directory, .safetensors or .gguf file.
-        data: Calibration data: text, JSON, Parquet, arrays or images.
+        data: Calibration data: text, JSON, Parquet, arrays, images, sounds.
         calib: The same as data.
         output: Recipe file (TOML) to write, for `kvant quantize`.
         options: What layers may become, e.g. int4:g128,int8:channel,float, or types of GGUF such as Q4_K,Q6_K

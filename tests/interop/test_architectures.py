@@ -11,12 +11,14 @@ import torch
 import encoder_decoder_models
 import encoder_models
 import forward_models
+import speech_models
 import test_encoder_decoders
 import test_encoders
 import test_image_encoders
 import test_loader_names
 import test_mlx
 import test_sglang
+import test_speech
 import test_vllm
 import undescribed_models
 import vision_models
@@ -31,7 +33,7 @@ What plans say of small models of each described architecture (`model_type` in c
 written by `tests/interop/test_architectures.py`.
 
 * **Outputs**: what the model is shown where its outputs equal those of transformers in f32, to 1e-4 of the largest (`test_forward.py`,
-  `test_encoders.py`, `test_encoder_decoders.py`, `test_image_encoders.py`, `test_images_in_text.py`).
+  `test_encoders.py`, `test_encoder_decoders.py`, `test_image_encoders.py`, `test_images_in_text.py`, `test_speech.py`).
 * **Calibration**: algorithms with calibration data, static activations and `kvant eval`.
 * **Algorithms**: what runs besides roundings, which all run where calibration does: AWQ and SmoothQuant need pairs of layers between
   which scales move, AutoRound gradients, and `rotate` a residual stream that can be rotated.
@@ -55,7 +57,8 @@ HEADER = ("architecture", "outputs", "calibration", "algorithms", "int4", "FP8",
 FORMATS = {"quark": "int4:g32", "gptq": "int4:g32", "awq": "uint4:g32:zp", "mlx": "int4:g32:zp", "onnx": "int4:g32"}
 # The models of which each loader has cases.
 RUN = {
-    "transformers": [*test_loader_names.SUPPORT, *test_encoders.QUANTIZED, *test_image_encoders.QUANTIZED, *test_encoder_decoders.QUANTIZED],
+    "transformers": [*test_loader_names.SUPPORT, *test_encoders.QUANTIZED, *test_image_encoders.QUANTIZED, *test_encoder_decoders.QUANTIZED,
+                     *test_speech.QUANTIZED],
     "vLLM": test_vllm.CASES,
     "SGLang": test_sglang.CASES,
     "mlx-lm": test_mlx.CASES,
@@ -64,7 +67,7 @@ RUN = {
 RUN = {loader: {name for name, *_ in cases} for loader, cases in RUN.items()}
 # What the models of each module are shown.
 SHOWN = [(forward_models, forward_models.MODELS, "text"), (encoder_models, encoder_models.MODELS, "text"), (encoder_models, encoder_models.IMAGE_MODELS, "images"),
-         (encoder_decoder_models, encoder_decoder_models.MODELS, "text"), (vision_models, vision_models.MODELS, "text with images")]  # fmt: skip
+         (encoder_decoder_models, encoder_decoder_models.MODELS, "text"), (vision_models, vision_models.MODELS, "text with images"), (speech_models, speech_models.MODELS, "sounds")]  # fmt: skip
 ALGORITHMS = ("awq", "smoothquant", "autoround", "rotate")
 
 

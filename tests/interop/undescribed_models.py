@@ -1,4 +1,4 @@
-"""Small random models of architectures without a description: vision, speech, encoders, encoders with decoders, mixtures, and language models
+"""Small random models of architectures without a description: vision, encoders, encoders with decoders, mixtures, and language models
 with towers."""
 
 import pathlib
@@ -28,7 +28,6 @@ MODELS = {
     "diffllama": ("DiffLlamaForCausalLM", LANGUAGE),
     "glm5_next": ("Glm5NextForConditionalGeneration", dict(text_config=dict(LANGUAGE, num_key_value_heads=4, kv_lora_rank=32, q_lora_rank=32, qk_rope_head_dim=0, qk_nope_head_dim=16, v_head_dim=16, moe_intermediate_size=32, num_experts_per_tok=2, linear_head_dim=16, linear_num_heads=4, n_routed_experts=8, layer_types=["linear_attention", "full_attention"], mlp_layer_types=["dense", "sparse"], index_topk=4, index_head_dim=32, index_n_heads=4, hc_mult=2, index_kpool=2, pad_token_id=0, eos_token_id=0), vision_config=dict(depth=1, hidden_size=32, num_heads=2, image_size=28, patch_size=14, out_hidden_size=64, intermediate_size=64, projection_intermediate_size=64))),
     "gpt_neo": ("GPTNeoForCausalLM", dict(vocab_size=512, hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], max_position_embeddings=128)),
-    "hubert": ("HubertForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),
     "internvl": ("InternVLForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="qwen2"), vision_config=dict(BLOCKS, image_size=[32, 32], patch_size=[8, 8]))),
     "jetmoe": ("JetMoeForCausalLM", dict(vocab_size=512, hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2)),
     "llava": ("LlavaForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="llama"), vision_config=dict(IMAGES, model_type="clip_vision_model"))),
@@ -47,8 +46,6 @@ MODELS = {
     "swin": ("SwinForImageClassification", dict(embed_dim=32, depths=[1, 1], num_heads=[2, 4], image_size=32, patch_size=2, window_size=4)),
     "timesfm": ("TimesFmModelForPrediction", dict(BLOCKS, head_dim=16)),
     "voxtral": ("VoxtralForConditionalGeneration", dict(text_config=dict(LANGUAGE, model_type="llama"), audio_config=dict(BLOCKS, num_hidden_layers=1, num_mel_bins=16, max_source_positions=32))),
-    "wav2vec2": ("Wav2Vec2ForCTC", dict(BLOCKS, conv_dim=[32, 32], conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, vocab_size=32)),
-    "whisper": ("WhisperForConditionalGeneration", dict(SEQUENCES, num_mel_bins=16, max_source_positions=64, max_target_positions=64, pad_token_id=1, bos_token_id=1, eos_token_id=1, decoder_start_token_id=1)),
     "xlnet": ("XLNetModel", dict(d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=512)),
     "zaya": ("ZayaForCausalLM", dict(LANGUAGE, head_dim=16, moe_intermediate_size=64, num_experts=4, router_hidden_size=32)),
 }  # fmt: skip

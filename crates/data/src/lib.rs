@@ -2,8 +2,11 @@
 //!
 //! * [`calibration`]: from files of text, conversations or tokens to sequences of tokens,
 //! * [`images`]: images and arrays for models of images, prepared as the checkpoint says,
+//! * [`sounds`]: sounds and arrays for models of sounds, likewise,
 //! * [`tokenizer`]: the checkpoint's own tokenizer.
 
 pub mod calibration;
+mod hashed;
 pub mod images;
+pub mod sounds;
 pub mod tokenizer;

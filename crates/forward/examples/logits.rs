@@ -6,6 +6,9 @@
 //!
 //! Of a model of images, `TOKENS` is a file of images or of arrays, in place of tokens.
 //!
+//! Of a model of sounds, `TOKENS` is a file or folder of sounds or of arrays, in place of tokens. Of an encoder-decoder whose encoder reads
+//! them, the decoder reads the first tokens of the vocabulary behind that which it begins with, `LENGTH` in number.
+//!
 //! Of a model of text and images, `TOKENS` may be a file of conversations (`.jsonl`), in place of tokens: `OUT` receives the logits of all
 //! rows, and `OUT.tokens` the number of tokens of each and the tokens, in which rows of images have the numbers behind the vocabulary.
 //!
@@ -20,9 +23,10 @@
 use kvant_container::Checkpoint;
 use kvant_data::calibration::Documents;
 use kvant_data::images::{ImageOptions, Images};
+use kvant_data::sounds::{SoundOptions, Sounds};
 use kvant_formats::algorithm::Algorithms;
-use kvant_forward::forward::Decoder;
 use kvant_forward::forward::cpu::Cpu;
+use kvant_forward::forward::{Decoder, ForwardError};
 use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -34,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: logits MODEL LENGTH TOKENS OUT [THREADS]".into());
     };
     let threads = rest.first().map_or(Ok(0), |threads| threads.parse())?;
-    let bytes = std::fs::read(file)?;
+    let bytes = if Path::new(file).is_dir() { Vec::new() } else { std::fs::read(file)? };
     let mut tokens: Vec<u32> =
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
     let mut checkpoint = Checkpoint::open(Path::new(model))?;
@@ -51,6 +55,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let mut length = length.parse()?;
+    if let Some(input) = decoder.sound_input() {
+        let sounds = Sounds::open(Path::new(file), Path::new(model), input, SoundOptions::default())?;
+        let rows = decoder.give_sounds(Arc::new(sounds))?;
+        let numbers = pool.install(|| of_sounds(&decoder, &rows, length as u32))?;
+        std::fs::write(out, numbers.iter().flat_map(|z| z.to_le_bytes()).collect::<Vec<u8>>())?;
+        return Ok(());
+    }
     if let Some(shape) = decoder.image_shape() {
         let images = Images::open(Path::new(file), Path::new(model), shape, ImageOptions::default())?;
         let sequences = decoder.give_images(Arc::new(images))?;
@@ -71,6 +82,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     std::fs::write(out, logits.iter().flat_map(|z| z.to_le_bytes()).collect::<Vec<u8>>())?;
     Ok(())
+}
+
+/// What a model makes of sounds, one after the other: logits, or hidden states and readouts.
+fn of_sounds(decoder: &Decoder<'_>, rows: &[Vec<u32>], length: u32) -> Result<Vec<f32>, ForwardError> {
+    let mut numbers = Vec::new();
+    let text: Vec<u32> = (0..length).collect();
+    for rows in rows {
+        if decoder.stacks().is_some() {
+            let sequence = decoder.sequence_of_pair(rows, &text)?;
+            numbers.extend(decoder.logits(&Cpu::default(), &sequence, sequence.len())?);
+        } else {
+            let (hidden, readouts) = decoder.encode(&Cpu::default(), rows, rows.len())?;
+            numbers.extend(hidden);
+            numbers.extend(readouts.concat());
+        }
+    }
+    Ok(numbers)
 }
 
 /// The logits of all conversations of a file, whose tokens are written.

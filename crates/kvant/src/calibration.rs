@@ -2,9 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Resumption, Stage, Unit};
-use crate::images::{self, TowerRun};
+use crate::images::{self, IMAGES, SOUNDS, TowerRun};
 use crate::job::{Data, Job};
 use crate::self_samples::SelfSamples;
+use crate::sounds;
 use crate::text::{counts, shown};
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
 use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
@@ -13,6 +14,7 @@ use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationData, CalibrationDataError, Options};
 use kvant_data::images::{ImageOptions, ImagesUnread, TextImages};
+use kvant_data::sounds::SoundInput;
 use kvant_forward::forward::Decoder;
 use serde_json::{Value, json};
 use std::io;
@@ -32,7 +34,7 @@ pub struct Calibration<'a> {
     pub target: &'a Path,
 }
 
-/// Calibration data and their description for the report. Of images, sequences are the tokens of each.
+/// Calibration data and their description for the report. Of images and sounds, sequences are the tokens of each.
 pub struct Loaded {
     sequences: Vec<Vec<u32>>,
     held_out: Vec<Vec<u32>>,
@@ -63,7 +65,7 @@ impl Loaded {
 }
 
 impl<'a> Calibration<'a> {
-    /// Reads text, or the images that a model of images reads, which it is given.
+    /// Reads text, or the images or sounds that a model of these reads, which it is given.
     ///
     /// # Errors
     /// Errors of the data or the tokenizer.
@@ -73,10 +75,48 @@ impl<'a> Calibration<'a> {
         held_out: usize,
         reporter: &Reporter<'_>,
     ) -> Result<Loaded, Error> {
-        match decoder.image_shape() {
-            Some(shape) => self.load_images(decoder, shape, held_out, reporter),
-            None => self.load(decoder, held_out, reporter),
+        match (decoder.image_shape(), decoder.sound_input()) {
+            (Some(shape), _) => self.load_images(decoder, shape, held_out, reporter),
+            (None, Some(input)) => self.load_sounds(decoder, input, held_out, reporter),
+            (None, None) => self.load(decoder, held_out, reporter),
         }
+    }
+
+    /// Sounds, likewise, with the texts beside them.
+    fn load_sounds(
+        &self,
+        decoder: &mut Decoder<'a>,
+        input: SoundInput,
+        held_out: usize,
+        reporter: &Reporter<'_>,
+    ) -> Result<Loaded, Error> {
+        let (data, model) = (&self.job.data, self.job.source.model.as_path());
+        let path = images::calibration_path(data, SOUNDS)?;
+        let options = image_options(data, held_out);
+        let sounds = sounds::open(path, &[model], input, options)?;
+        let provenance = sounds.provenance(path, ImageOptions { samples: Some(data.num_samples), ..options })?;
+        let provenance = serde_json::to_value(&provenance).map_err(|e| Error::internal(e.to_string()))?;
+        let sequences = sounds::give(decoder, &sounds, &[model], reporter)?;
+        let sequences: Vec<Vec<u32>> = sequences.into_iter().map(|sequence| sequence.tokens).collect();
+        Ok(self.split_samples(sequences, "sound", provenance, reporter))
+    }
+
+    /// The first sequences, and those behind them to hold out.
+    fn split_samples(
+        &self,
+        mut sequences: Vec<Vec<u32>>,
+        noun: &'static str,
+        provenance: Value,
+        reporter: &Reporter<'_>,
+    ) -> Loaded {
+        let asked = self.job.data.num_samples;
+        let held_out = sequences.split_off(asked.min(sequences.len()));
+        if sequences.len() < asked {
+            let found = counts::number(sequences.len(), noun);
+            reporter.warning(&format!("the calibration data has {found}, but {asked} were requested"));
+        }
+        let images = Arc::new(TextImages::unread(ImagesUnread::of_text()));
+        Loaded { sequences, held_out, images, provenance }
     }
 
     /// Reads the data, and further sequences, if available, to hold out, and gives the decoder the images in them.
@@ -134,19 +174,13 @@ impl<'a> Calibration<'a> {
         reporter: &Reporter<'_>,
     ) -> Result<Loaded, Error> {
         let data = &self.job.data;
-        let path = images::calibration_path(data)?;
+        let path = images::calibration_path(data, IMAGES)?;
         let options = image_options(data, held_out);
         let images = images::open(path, &[&self.job.source.model], shape, options)?;
         let provenance = images.provenance(path, ImageOptions { samples: Some(data.num_samples), ..options })?;
         let provenance = serde_json::to_value(&provenance).map_err(|e| Error::internal(e.to_string()))?;
-        let mut sequences = decoder.give_images(images)?;
-        let held_out = sequences.split_off(data.num_samples.min(sequences.len()));
-        if sequences.len() < data.num_samples {
-            let (found, asked) = (counts::number(sequences.len(), "image"), data.num_samples);
-            reporter.warning(&format!("the calibration data has {found}, but {asked} were requested"));
-        }
-        let images = Arc::new(TextImages::unread(ImagesUnread::of_text()));
-        Ok(Loaded { sequences, held_out, images, provenance })
+        let sequences = decoder.give_images(images)?;
+        Ok(self.split_samples(sequences, "image", provenance, reporter))
     }
 
     /// The plan for these data; a run with other data does not resume its output.
@@ -286,7 +320,7 @@ impl<'a> Calibration<'a> {
     }
 }
 
-/// Which images are taken, with those that are held out.
+/// Which images or sounds are taken, with those that are held out.
 fn image_options(data: &Data, held_out: usize) -> ImageOptions {
     let samples = Some(data.num_samples.saturating_add(held_out));
     ImageOptions { samples, shuffle: data.shuffle, seed: data.seed }
@@ -327,13 +361,19 @@ pub fn check_for(checkpoint: &Checkpoint, job: &Job, longest: Option<usize>) -> 
     if job.data.files.iter().any(|file| Data::is_self(file)) {
         Decoder::open(checkpoint)?;
     }
-    let shape = if job.data.files.is_empty() { None } else { images::shape(checkpoint) };
-    match shape {
-        Some(shape) => {
-            let path = images::calibration_path(&job.data)?;
+    let is_given = !job.data.files.is_empty();
+    let shape = if is_given { images::shape(checkpoint) } else { None };
+    let sounds = if is_given { sounds::input(checkpoint) } else { None };
+    match (shape, sounds) {
+        (Some(shape), _) => {
+            let path = images::calibration_path(&job.data, IMAGES)?;
             images::open(path, &[&job.source.model], shape, image_options(&job.data, 0)).map(drop)
         }
-        None => {
+        (None, Some(input)) => {
+            let path = images::calibration_path(&job.data, SOUNDS)?;
+            sounds::open(path, &[&job.source.model], input, image_options(&job.data, 0)).map(drop)
+        }
+        (None, None) => {
             let images =
                 Decoder::open_any(checkpoint).map(|decoder| decoder.text_images(checkpoint, &job.source.model));
             let unread = images.as_ref().ok().and_then(|images| images.format().err());

@@ -4,22 +4,24 @@ use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter, Stage, Unit};
-use crate::images::{self, TowerRun};
+use crate::images::{self, IMAGES, Media, SOUNDS, TowerRun};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
 use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
 use crate::paths::{MODEL, data_file, refuse_directory, refuse_missing};
 use crate::settings::first_given;
+use crate::sounds;
 use crate::text::shown;
 use kvant_container::Checkpoint;
 use kvant_container::onnx::{ModelProto, read};
 use kvant_container::{Remedy, model_directory};
 use kvant_data::calibration::{Documents, TokenDocument};
 use kvant_data::images::{ImageOptions, ImageProcessor};
+use kvant_data::sounds::{SoundInput, SoundOptions};
 use kvant_forward::evaluation::{
     Comparison, EncoderEvaluation, Evaluation as TextEvaluation, Options, Pooling, ReadoutComparison, default_window,
-    evaluate_documents, evaluate_encoder,
+    evaluate_documents, evaluate_encoder, evaluate_scored,
 };
 use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, inputs};
@@ -37,8 +39,8 @@ use std::sync::Arc;
 pub struct Evaluation {
     /// A float or quantized checkpoint, a GGUF file, or a quantized graph.
     pub source: Source,
-    /// A file in a format of calibration data, or of text with another name; for models of images a file or folder of images or arrays; for
-    /// graphs that are no decoders arrays, images, or `random`.
+    /// A file in a format of calibration data, or of text with another name; for models of images or sounds a file or folder of these or of
+    /// arrays; for graphs that are no decoders arrays, images, or `random`.
     pub data: PathBuf,
     /// The field of a row that holds its text, conversation or tokens; found by its name by default.
     pub column: Option<String>,
@@ -54,7 +56,7 @@ pub struct Evaluation {
     pub precision: Precision,
     /// The array of a graph's data with the class of each sample.
     pub labels: Option<String>,
-    /// Samples of a graph's data, or images, to take; `None` is all.
+    /// Samples of a graph's data, images or sounds to take; `None` is all.
     pub num_samples: Option<usize>,
     /// The preprocessing of images for a graph.
     pub preprocess: Option<String>,
@@ -80,14 +82,14 @@ pub struct TextReport {
     pub run: TextRun,
 }
 
-/// An encoder beside its reference, on texts or images.
+/// An encoder beside its reference, on texts, images or sounds.
 pub struct EncoderReport {
     /// How far it is from its reference.
     pub found: EncoderEvaluation,
     /// The activations that are quantized, in words.
     pub activations: Vec<String>,
-    /// Whether it was run on images.
-    pub reads_images: bool,
+    /// What it was run on, if not on texts.
+    pub media: Option<Media>,
 }
 
 /// How a language model was run on a text.
@@ -154,6 +156,9 @@ impl Evaluation {
         if images::shape(&checkpoint).is_some() {
             return self.images(&checkpoint, reporter);
         }
+        if let Some(input) = sounds::input(&checkpoint) {
+            return self.sounds(&checkpoint, input, reporter);
+        }
         self.refuse_graph_settings()?;
         refuse_directory("‹data›", &self.data)?;
         let mut decoder = Decoder::open_any(&checkpoint)?;
@@ -189,7 +194,7 @@ impl Evaluation {
             let both = (&decoder, reference);
             let work = || evaluate_encoder(both, &ops, &data.documents, pooling, options, watch);
             let found = self.limits.pool()?.install(work)?;
-            let report = EncoderReport { found, activations, reads_images: false };
+            let report = EncoderReport { found, activations, media: None };
             return Ok(EvaluationReport::Encoder(Box::new(report)));
         }
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
@@ -228,12 +233,8 @@ impl Evaluation {
     /// A model of images, on images.
     fn images(&self, checkpoint: &Checkpoint, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
         self.refuse_settings_of_graphs_alone()?;
-        images::refuse_text_settings(&[
-            (self.tokenizer.is_some(), "‹tokenizer›"),
-            (self.seq_len.is_some(), "‹seq-len›"),
-            (self.stride.is_some(), "‹stride›"),
-            (self.column.is_some(), "‹column›"),
-        ])?;
+        images::refuse_text_settings(IMAGES, &[(self.tokenizer.is_some(), "‹tokenizer›")])?;
+        self.refuse_settings_of_windows(IMAGES)?;
         let mut model = Decoder::open_any(checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
         let reference = original.as_ref().map(Decoder::open_any).transpose()?;
@@ -247,25 +248,83 @@ impl Evaluation {
         let images = images::open(&self.data, &models, shape, options)?;
         let sequences = model.give_images(Arc::clone(&images))?;
         reference.give_images(images)?;
-        let window = sequences.first().map_or(0, Vec::len);
+        self.encoder_on((&model, &reference), sequences, IMAGES, reporter)
+    }
+
+    /// Refuses what only windows of text have.
+    fn refuse_settings_of_windows(&self, media: Media) -> Result<(), Error> {
+        images::refuse_text_settings(
+            media,
+            &[
+                (self.seq_len.is_some(), "‹seq-len›"),
+                (self.stride.is_some(), "‹stride›"),
+                (self.column.is_some(), "‹column›"),
+            ],
+        )
+    }
+
+    /// A model of sounds, on sounds: an encoder beside its reference, or an encoder-decoder on the texts beside them.
+    fn sounds(
+        &self,
+        checkpoint: &Checkpoint,
+        input: SoundInput,
+        reporter: &Reporter<'_>,
+    ) -> Result<EvaluationReport, Error> {
+        self.refuse_settings_of_graphs_alone()?;
+        self.refuse_settings_of_windows(SOUNDS)?;
+        let mut model = Decoder::open_any(checkpoint)?;
+        let original = self.reference.as_deref().map(job::open).transpose()?;
+        let mut reference = original.as_ref().map(Decoder::open_any).transpose()?;
+        refuse_other_kind(&model, reference.as_ref())?;
+        let models = [self.tokenizer.as_deref(), Some(self.source.model.as_path()), self.reference.as_deref()];
+        let models: Vec<&Path> = models.into_iter().flatten().collect();
+        let options = SoundOptions { samples: self.num_samples, ..SoundOptions::default() };
+        let sounds = sounds::open(&self.data, &models, input, options)?;
+        let sequences = sounds::give(&mut model, &sounds, &models, reporter)?;
+        if let Some(reference) = &mut reference {
+            reference.give_sounds(sounds)?;
+        }
+        if let Some(reference) = reference.as_ref().filter(|_| model.is_encoder()) {
+            let sequences = sequences.into_iter().map(|sequence| sequence.tokens).collect();
+            return self.encoder_on((&model, reference), sequences, SOUNDS, reporter);
+        }
+        reporter.started();
+        let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+        let watch = progress.watch_cancelled();
+        let (ops, memory) = (self.precision.ops(), self.limits.memory.0);
+        let work = || evaluate_scored(&model, reference.as_ref(), &ops, &sequences, memory, watch);
+        let found = self.limits.pool()?.install(work)?;
+        let activations = model.quantized_activations();
+        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations } })))
+    }
+
+    /// An encoder beside its reference, on the sequences of images or sounds that both were given.
+    fn encoder_on(
+        &self,
+        (model, reference): (&Decoder<'_>, &Decoder<'_>),
+        sequences: Vec<Vec<u32>>,
+        media: Media,
+        reporter: &Reporter<'_>,
+    ) -> Result<EvaluationReport, Error> {
+        let window = sequences.iter().map(Vec::len).max().unwrap_or(0);
         let documents: Vec<TokenDocument> =
             sequences.into_iter().map(|tokens| TokenDocument { tokens, is_row: true, has_images: false }).collect();
         reporter.started();
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();
-        let (ops, both) = (self.precision.ops(), (&model, &reference));
+        let (ops, both) = (self.precision.ops(), (model, reference));
         let options = Options { window, stride: None, memory: self.limits.memory.0 };
         let work = || evaluate_encoder(both, &ops, &documents, Pooling::Mean, options, watch);
         let found = self.limits.pool()?.install(work)?;
         let activations = model.quantized_activations();
-        Ok(EvaluationReport::Encoder(Box::new(EncoderReport { found, activations, reads_images: true })))
+        Ok(EvaluationReport::Encoder(Box::new(EncoderReport { found, activations, media: Some(media) })))
     }
 
     /// Refuses what only graphs have, so that no setting is silently without effect.
     fn refuse_graph_settings(&self) -> Result<(), Error> {
         let given = [(self.num_samples.is_some(), "‹num-samples›")];
         let hint = "leave it out: all windows of the text are evaluated";
-        refuse_given(&given, "applies only to ONNX graphs and models of images", hint)?;
+        refuse_given(&given, "applies only to ONNX graphs and models of images or sounds", hint)?;
         self.refuse_settings_of_graphs_alone()
     }
 

@@ -1,4 +1,4 @@
-//! Images for checkpoints of models of images: which of a job's settings apply to them, and how they are opened.
+//! Images for checkpoints of models of images: how they are opened, and which settings of a job apply to samples that are no text.
 
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
@@ -15,42 +15,60 @@ pub fn shape(checkpoint: &Checkpoint) -> Option<[usize; 3]> {
     Decoder::open_any(checkpoint).ok()?.image_shape()
 }
 
-/// The path of calibration data, for a model that reads images.
+/// Samples that are no text, in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Media {
+    /// What they are.
+    pub name: &'static str,
+    /// What to give.
+    pub files: &'static str,
+}
+
+/// Images.
+pub const IMAGES: Media = Media { name: "images", files: "a folder of images, or arrays of `pixel_values`" };
+
+/// Sounds.
+pub const SOUNDS: Media =
+    Media { name: "sounds", files: "a folder of WAV files, or arrays of `input_features` or `input_values`" };
+
+/// The path of calibration data, for a model that reads images or sounds.
 ///
 /// # Errors
 /// No data, several paths, and settings that only text has.
-pub fn calibration_path(data: &Data) -> Result<&Path, Error> {
-    refuse_text_settings(&[
-        (data.seq_len.is_some(), "‹seq-len›"),
-        (data.packing.is_some(), "‹packing›"),
-        (data.column.is_some(), "‹column›"),
-        (!data.shares.is_empty(), "a share of calibration data"),
-    ])?;
+pub fn calibration_path(data: &Data, media: Media) -> Result<&Path, Error> {
+    let Media { name, files } = media;
+    let give = || Remedy::setting("calib", format!("give {files}, with ‹calib›"));
+    refuse_text_settings(
+        media,
+        &[
+            (data.seq_len.is_some(), "‹seq-len›"),
+            (data.packing.is_some(), "‹packing›"),
+            (data.column.is_some(), "‹column›"),
+            (!data.shares.is_empty(), "a share of calibration data"),
+        ],
+    )?;
     match &data.files[..] {
         [path] if !Data::is_self(path) => Ok(path),
-        [] => Err(Error::new(ErrorKind::Usage, "no images are given").with_remedies(vec![give_images()])),
+        [] => Err(Error::new(ErrorKind::Usage, format!("no {name} are given")).with_remedies(vec![give()])),
         [_] => {
-            let message = "the model reads images, and writes none itself";
-            Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![give_images()]))
+            let message = format!("the model reads {name}, and writes none itself");
+            Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![give()]))
         }
         _ => {
-            let error = Error::new(ErrorKind::Usage, "a model of images is calibrated on one file or directory");
+            let message = format!("a model of {name} is calibrated on one file or directory");
+            let error = Error::new(ErrorKind::Usage, message);
             Err(error.with_hint(Some("put the files into one directory and give that".to_owned())))
         }
     }
-}
-
-fn give_images() -> Remedy {
-    Remedy::setting("calib", "give a folder of images, or arrays of `pixel_values`, with ‹calib›")
 }
 
 /// Refuses the first setting that is given and only text has.
 ///
 /// # Errors
 /// A setting that is given.
-pub fn refuse_text_settings(given: &[(bool, &'static str)]) -> Result<(), Error> {
+pub fn refuse_text_settings(media: Media, given: &[(bool, &'static str)]) -> Result<(), Error> {
     first_given(given).map_or(Ok(()), |setting| {
-        let message = format!("{setting} applies only to text, and the model reads images");
+        let message = format!("{setting} applies only to text, and the model reads {}", media.name);
         Err(Error::new(ErrorKind::Usage, message).with_hint(Some("leave it out".to_owned())))
     })
 }

@@ -415,6 +415,7 @@ mod search;
 mod self_samples;
 mod sensitivity;
 mod settings;
+mod sounds;
 pub mod summary;
 pub mod tensor;
 pub mod text;

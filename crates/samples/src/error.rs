@@ -39,9 +39,9 @@ pub enum SampleError {
         /// The feature that has the reader.
         feature: &'static str,
     },
-    /// A picture that cannot be read or prepared.
+    /// A picture or a sound that cannot be read or prepared.
     #[error("{}: {problem}", file.display())]
-    Picture {
+    Media {
         /// The file.
         file: PathBuf,
         /// The problem.
@@ -73,7 +73,7 @@ impl Diagnostic for SampleError {
         match self {
             Self::Io { .. } => ErrorKind::Io,
             Self::Unsupported { .. } | Self::NotBuilt { .. } => ErrorKind::Unsupported,
-            Self::Invalid { .. } | Self::Picture { .. } => ErrorKind::Invalid,
+            Self::Invalid { .. } | Self::Media { .. } => ErrorKind::Invalid,
         }
     }
 
@@ -82,7 +82,7 @@ impl Diagnostic for SampleError {
             Self::NotBuilt { .. } => {
                 "build Kvant with `--features images`, or give the prepared samples in an .npz file"
             }
-            Self::Picture { way_out, .. } => way_out,
+            Self::Media { way_out, .. } => way_out,
             Self::Invalid { file, .. } if file.is_dir() => "name the folder that the samples are in",
             Self::Invalid { .. } => "copy the file again if it was cut short, or write it again, e.g. with numpy.savez",
             Self::Unsupported { .. } => {

@@ -1,8 +1,8 @@
-//! Samples in files for Kvant: arrays that numpy or safetensors wrote, and decoded images. What a sample means to a model, and how images
-//! become its inputs, is not decided here.
+//! Samples in files for Kvant: arrays that numpy or safetensors wrote, decoded images and sounds. What a sample means to a model, and how
+//! images and sounds become its inputs, is not decided here.
 //!
 //! [`files`] finds the files of a path, [`arrays`] opens those of arrays, whose values are mapped and read as far as they are wanted, and
-//! [`decode`] reads a picture. Files are hostile: shapes, sizes and checksums are checked before use, pickles are refused.
+//! [`decode`] reads a picture, [`decode_sound`] a sound. Files are hostile: shapes, sizes and checksums are checked before use, pickles are refused.
 
 mod array;
 mod error;
@@ -16,11 +16,13 @@ mod picture;
 #[path = "no_pictures.rs"]
 mod picture;
 mod resample;
+mod sound;
 mod stored;
 
 pub use array::{Array, Element, Values, from_bytes};
 pub use error::SampleError;
-pub use files::{arrays, files, is_image};
+pub use files::{arrays, files, is_image, is_sound, sound_files};
 pub use picture::{MOST_MEMORY, Picture, decode, picture_size};
 pub use resample::{Filter, resample, resample_as_torch, resample_floats};
+pub use sound::{SoundHeader, decode_sound, sound_header};
 pub use stored::Stored;

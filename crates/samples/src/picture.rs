@@ -57,5 +57,5 @@ fn reader(file: &Path) -> Result<ImageReader<BufReader<File>>, SampleError> {
 
 fn damaged(file: &Path, problem: &image::ImageError) -> SampleError {
     let way_out = "the picture is damaged: copy it again, or take it out of the data";
-    SampleError::Picture { file: file.to_path_buf(), problem: problem.to_string(), way_out }
+    SampleError::Media { file: file.to_path_buf(), problem: problem.to_string(), way_out }
 }

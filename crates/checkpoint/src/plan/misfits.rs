@@ -48,8 +48,10 @@ const READ_FLOATS: &[&str] = &[
     "t5",
     "udop",
     "umt5",
-    "wav2vec2",
 ];
+
+/// Architectures whose classes do so with one layer, by the end of its name.
+const READ_ONE: &[(&str, &str)] = &[("wav2vec2", "feature_projection.projection")];
 
 /// Architectures whose experts transformers takes apart before it loads compressed-tensors.
 const UNFUSES_EXPERTS: &[&str] = &["llama4", "llama4_text"];
@@ -206,18 +208,24 @@ impl Recognised<'_> {
 
     /// Layers without a tensor `weight`, in architectures whose classes look for it.
     fn refuse_packed_weights_that_are_read(&self, odd: &OddLayers) -> Result<(), PlanError> {
-        let reads = self.config.model_types.first().is_some_and(|name| READ_FLOATS.contains(&name.as_str()));
+        let architecture = self.config.model_types.first().map_or("", String::as_str);
+        let one = READ_ONE.iter().find(|(name, _)| *name == architecture).map(|(_, layer)| *layer);
+        let reads = READ_FLOATS.contains(&architecture) || one.is_some();
         if !reads || self.format == OutputFormat::PlainFloats {
             return Ok(());
         }
-        for linear in self.network.linears() {
+        let is_read = |linear: &&Linear| one.is_none_or(|layer| linear.module.ends_with(layer));
+        for linear in self.network.linears().iter().filter(is_read) {
             let Ok(scheme) = self.decide(odd, &linear.module, linear.kept) else { continue };
             // Schemes that do not fit the layer are reported elsewhere.
             let Ok(parts) = self.parts(&self.draft(linear, scheme)?, None, false) else { continue };
             if !parts.iter().any(|part| part.name.ends_with(".weight")) {
                 let reason = "transformers reads the float weights of this architecture as it makes the model, and raises where codes are \
                               packed under another name";
-                let hint = "use a scheme of fp8, e.g. FP8_DYNAMIC, or write floats with ‹format› fake";
+                let hint = match one {
+                    None => "use a scheme of fp8, e.g. FP8_DYNAMIC, or write floats with ‹format› fake",
+                    Some(_) => "keep the layer in float, use a scheme of fp8, or write floats with ‹format› fake",
+                };
                 let problem = CannotHold { reason: reason.to_owned(), hint: hint.to_owned() };
                 return Err(PlanError::CannotHold {
                     layer: linear.module.clone(),

@@ -64,6 +64,7 @@ pub(super) fn reason(place: Place) -> &'static str {
         Place::TokenTypes => "token types",
         Place::LayerInputs => "inputs of layers",
         Place::Patches(_) => "patches of images",
+        Place::SoundConvolution(_) => "convolution of sounds",
         Place::HeadBias => "bias",
         Place::Parameter => "parameter",
         Place::Other(Reason::Buffer) => "buffer",

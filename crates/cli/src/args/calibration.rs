@@ -16,11 +16,11 @@ pub(super) const TEXT: &str = "text";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Calibration", group(ArgGroup::new(TEXT).multiple(true)))]
 pub struct CalibrationArgs {
-    /// Calibration data: text, JSON, Parquet, arrays or images
+    /// Calibration data: text, JSON, Parquet, arrays, images, sounds
     ///
     /// Repeatable. For language models .txt, .json, .jsonl, .parquet, .npy or .safetensors, also .gz and .zst, or a directory of them; with
     /// shares of the samples as in chat.jsonl:0.6,prose.txt:0.4; or `self`, sequences that the model writes. For
-    /// models of images pictures or arrays, or a directory of them. For
+    /// models of images or sounds pictures, .wav files or arrays, or a directory of them. For
     /// ONNX graphs .npz, .npy, .safetensors, a directory of them or of images, or `random`; text and JSON for graphs of decoders.
     #[arg(long, visible_alias = "data", value_name = "FILE", value_hint = ValueHint::AnyPath, group = TEXT)]
     pub calib: Vec<PathBuf>,

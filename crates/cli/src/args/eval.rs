@@ -27,8 +27,8 @@ With --reference, the output also has the Kullback-Leibler divergence from the r
 for which both models agree on the most likely token, and the signal-to-noise ratio (SQNR) of each block's output. A \
 drop after a block shows that quantization hurts that block.
 
-Encoders (BERT, ViT and others) predict no next token and need --reference: the output has the cosine of the embedding of each \
-text or image and that of the reference, and the SQNR of the last hidden states, of each block's output and of pooled states and logits.
+Encoders (BERT, ViT, wav2vec 2.0 and others) predict no next token and need --reference: the output has the cosine of the embedding of each \
+text, image or sound and that of the reference, and the SQNR of the last hidden states, of each block's output and of pooled states and logits.
 
 The ONNX graph of a decoder (input_ids to logits, as Kvant, Optimum and onnxruntime-genai export it) is evaluated on text \
 in the same way, without blocks. Its tokenizer.json is that beside the graph, in the directory above, or in --tokenizer.";
@@ -43,10 +43,10 @@ pub struct EvalArgs {
     /// Adapters.
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Data to measure the model on: text, JSON, Parquet or tokens; arrays or images for models of images and ONNX graphs
+    /// Data to measure the model on: text, JSON, Parquet or tokens; arrays, images or sounds for models of these and ONNX graphs
     ///
     /// For language models .json, .jsonl, .parquet, .npy or .safetensors, with the rows of calibration data, or text in UTF-8; text and
-    /// JSON also as .gz and .zst. For models of images and ONNX graphs .npz, .npy, .safetensors, a directory of them or of images; text, JSON and Parquet for
+    /// JSON also as .gz and .zst. For models of sounds .wav files, with what is said in a.wav in a.txt, or a directory of them. For models of images and ONNX graphs .npz, .npy, .safetensors, a directory of them or of images; text, JSON and Parquet for
     /// graphs of decoders.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub data: PathBuf,

@@ -10,12 +10,12 @@ pub use error::ImageDataError;
 pub use in_text::{ImageMarks, ImagesUnread, TextImageFormat, TextImageProvenance, TextImages};
 pub use processor::{ImageProcessor, PatchSizes};
 
+use crate::hashed::HashedFiles;
 use kvant_quant::random::SplitMix64;
 use kvant_samples::{SampleError, Stored, arrays, files, is_image};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use xxhash_rust::xxh3::Xxh3;
 
 /// The name of arrays that are meant for a model of images, where a file has several.
 const PIXELS: &str = "pixel_values";
@@ -182,13 +182,7 @@ impl Images {
     /// Files that cannot be read.
     pub fn provenance(&self, path: &Path, options: ImageOptions) -> Result<ImageProvenance, ImageDataError> {
         let found = files(path)?;
-        let (mut hash, mut bytes) = (Xxh3::new(), 0);
-        for file in &found {
-            let contents = kvant_container::MappedFile::open(file).map_err(|e| SampleError::io(file, e))?;
-            hash.update(file.strip_prefix(path).unwrap_or(Path::new("")).as_os_str().as_encoded_bytes());
-            hash.update(&contents);
-            bytes += contents.len() as u64;
-        }
+        let HashedFiles { bytes, xxh3_128 } = HashedFiles::of(path, &found)?;
         let asked = options.samples.unwrap_or(self.order.len());
         let samples = self.order.len().min(asked);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -196,7 +190,7 @@ impl Images {
             name,
             files: found.len(),
             bytes,
-            xxh3_128: format!("{:032x}", hash.digest128()),
+            xxh3_128,
             samples,
             samples_asked: asked,
             held_out: self.order.len() - samples,

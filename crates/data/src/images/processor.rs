@@ -165,7 +165,7 @@ impl ImageProcessor {
             return Ok(found);
         };
         let way_out = "take the picture out of the data";
-        Err(SampleError::Picture { file: file.to_path_buf(), problem, way_out }.into())
+        Err(SampleError::Media { file: file.to_path_buf(), problem, way_out }.into())
     }
 
     /// The pixels of a picture, channel by channel, row by row.
@@ -195,7 +195,7 @@ impl ImageProcessor {
         // The intermediate picture has the new width and the old height.
         let largest = (new_width as u64).saturating_mul(new_height.max(height) as u64).saturating_mul(12);
         if largest > MOST_MEMORY || new_width == 0 || new_height == 0 {
-            return Err(SampleError::Picture {
+            return Err(SampleError::Media {
                 file: file.to_path_buf(),
                 problem: format!("a picture of {height}x{width} becomes {new_height}x{new_width}"),
                 way_out: "take the picture out of the data",

@@ -34,10 +34,10 @@ pub(crate) struct CheckpointView<'a> {
 }
 
 impl<'a> CheckpointView<'a> {
-    /// Returns whether it is a model of a family that reads images in place of tokens.
-    pub fn reads_images(&self) -> bool {
+    /// Returns whether it is a model of a family that reads images or sounds in place of tokens.
+    pub fn reads_no_tokens(&self) -> bool {
         let encoder = self.network.family().and_then(|family| family.encoder);
-        encoder.is_some_and(|encoder| encoder.images.is_some())
+        encoder.is_some_and(|encoder| encoder.images.is_some() || encoder.sounds.is_some() && encoder.decoder.is_none())
     }
 
     pub fn new(checkpoint: &'a Checkpoint) -> CheckpointView<'a> {

@@ -5,7 +5,7 @@ use super::score::ScorePair;
 /// Two models on the same text, token by token and block by block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// The reference's perplexity.
+    /// The reference's perplexity; not a number where no token is scored.
     pub reference_perplexity: f64,
     /// The model's perplexity over the reference's, and its standard error: tokens are taken as independent, each scored by both.
     pub perplexity_ratio: Mean,
@@ -21,10 +21,21 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// Of the pairs of predicting rows, each of which a token follows.
     pub(super) fn new(reference_perplexity: f64, pairs: &[ScorePair], errors: &[BlockErrors]) -> Comparison {
+        Comparison::of_scored(reference_perplexity, pairs, pairs, errors)
+    }
+
+    /// Of the pairs of all predicting rows, and those of rows that a token follows.
+    pub(super) fn of_scored(
+        reference_perplexity: f64,
+        pairs: &[ScorePair],
+        scored: &[ScorePair],
+        errors: &[BlockErrors],
+    ) -> Comparison {
         let mut divergences: Vec<f64> = pairs.iter().map(ScorePair::divergence).collect();
         let count = divergences.len() as f64;
-        let losses: Vec<f64> = pairs.iter().map(ScorePair::loss).collect();
+        let losses: Vec<f64> = scored.iter().map(ScorePair::loss).collect();
         Comparison {
             reference_perplexity,
             perplexity_ratio: Mean::of(&losses).exp(),

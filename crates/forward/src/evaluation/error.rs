@@ -41,6 +41,9 @@ pub enum EvaluationError {
     /// Sequences hold images and no text behind them that could be predicted.
     #[error("the data hold images and no text that could be predicted")]
     NoText,
+    /// Sounds have no texts beside them, and there is no reference.
+    #[error("no sound has a text beside it that could be predicted")]
+    NothingScored,
     /// A window without predictions.
     #[error("a window of {window} predicts nothing")]
     Window {
@@ -127,6 +130,9 @@ impl Diagnostic for EvaluationError {
             EvaluationError::Forward(error) => return error.hint(),
             EvaluationError::NotText { .. } => "give a text file in UTF-8",
             EvaluationError::TooShort { .. } => "give a longer text, or shorter windows with ‹seq-len›",
+            EvaluationError::NothingScored => {
+                "put what is said in `a.wav` into `a.txt` beside it, or name the float model with ‹reference›"
+            }
             EvaluationError::NoText => "give conversations with text behind the images",
             EvaluationError::Window { .. } => "‹seq-len› is at least 2",
             EvaluationError::Stride { .. } => "‹stride› is at least 1 and at most ‹seq-len›",

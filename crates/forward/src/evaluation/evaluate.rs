@@ -4,7 +4,7 @@
 use super::EvaluationError;
 use super::comparison::{BlockErrors, Comparison};
 use super::score::{Score, ScorePair};
-use super::windows::{JoinedSequences, Window, windows};
+use super::windows::{JoinedSequences, ScoredEnd, Window, windows};
 use crate::forward::blueprint::Stacks;
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, Pass, chunks};
@@ -44,7 +44,7 @@ impl Options {
 /// The measured prediction of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
-    /// `exp(-mean(ln p))` over the scored tokens.
+    /// `exp(-mean(ln p))` over the scored tokens; not a number where none is scored.
     pub perplexity: f64,
     /// Scored tokens.
     pub tokens: usize,
@@ -132,6 +132,29 @@ pub fn evaluate_sequences(
     evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
 }
 
+/// The same on sequences of an encoder-decoder, each with the number of tokens at its end that are scored. Of a sequence that scores none the
+/// prediction behind its last token is compared with the reference's.
+///
+/// # Errors
+///
+/// As [`evaluate`]; [`EvaluationError::NoText`] where nothing is scored and there is no reference.
+pub fn evaluate_scored(
+    decoder: &Decoder<'_>,
+    reference: Option<&Decoder<'_>>,
+    ops: &dyn Ops,
+    sequences: &[ScoredEnd],
+    memory: u64,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Evaluation, EvaluationError> {
+    let JoinedSequences { tokens, windows } = JoinedSequences::of_scored(sequences);
+    if reference.is_none() && windows.iter().all(|window| window.scored == 0) {
+        return Err(EvaluationError::NothingScored);
+    }
+    let window = windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
+    let options = Options { memory, ..Options::windows_of(window) };
+    evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
+}
+
 fn evaluate_windows(
     (decoder, reference): (&Decoder<'_>, Option<&Decoder<'_>>),
     ops: &dyn Ops,
@@ -149,13 +172,13 @@ fn evaluate_windows(
     let passed = tokens_of(&chunks);
     let mut step = watched(decoder, passed, watch);
     let predicted = predicted(&chunks, windows, decoder.vocabulary());
-    if predicted.iter().all(|predicted| predicted.targets.is_empty()) {
+    if predicted.iter().all(|predicted| predicted.rows.is_empty()) {
         return Err(EvaluationError::NoText);
     }
     let (scores, comparison): (Vec<f64>, _) = match reference {
         None => {
             let scores = scores(decoder, ops, &chunks, &predicted, options.memory, &mut step)?;
-            (scores.iter().map(Score::log_likelihood).collect(), None)
+            (scored(&scores, &predicted).map(Score::log_likelihood).collect(), None)
         }
         Some(reference) => {
             let mut beside = Beside {
@@ -296,10 +319,11 @@ impl Beside<'_> {
         let mut reference_pass = Pass::begin(reference, ops, self.chunks, memory, None)?;
         let errors = self.blocks(&mut model_pass, &mut reference_pass, model.blueprint().blocks.len())?;
         let pairs = self.head(&mut model_pass, &mut reference_pass, model.vocabulary())?;
-        let scores: Vec<f64> = pairs.iter().map(|pair| pair.model.log_likelihood()).collect();
-        let of_reference: Vec<f64> = pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
+        let scored: Vec<ScorePair> = scored(&pairs, self.predicted).copied().collect();
+        let scores: Vec<f64> = scored.iter().map(|pair| pair.model.log_likelihood()).collect();
+        let of_reference: Vec<f64> = scored.iter().map(|pair| pair.reference.log_likelihood()).collect();
         let perplexity = perplexity(reference, &of_reference, self.predicted)?;
-        Ok((scores, Comparison::new(perplexity, &pairs, &errors)))
+        Ok((scores, Comparison::of_scored(perplexity, &pairs, &scored, &errors)))
     }
 
     fn blocks(
@@ -352,13 +376,23 @@ pub(super) fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (us
     (0..vocabulary).step_by(piece).map(move |start| (start, piece.min(vocabulary - start)))
 }
 
-/// The rows of a chunk that predict something, and what follows them: tokens of text, as rows of images are not predicted.
+/// What belongs to the rows that tokens follow, of something that there is for each predicting row.
+fn scored<'a, T>(all: &'a [T], predicted: &'a [Predicted]) -> impl Iterator<Item = &'a T> {
+    let has_target = predicted.iter().flat_map(|predicted| &predicted.targets).map(|target| *target != NO_TARGET);
+    all.iter().zip(has_target).filter(|(_, has_target)| *has_target).map(|(one, _)| one)
+}
+
+/// In place of the token that follows, where none does: beyond every vocabulary.
+const NO_TARGET: u32 = u32::MAX;
+
+/// The rows of a chunk that predict something, and what follows them: tokens of text, as rows of images are not predicted. Nothing follows
+/// the only row of a decoder that reads nothing but what it begins with.
 pub(super) struct Predicted {
     pub(super) rows: Vec<usize>,
     /// Rows that the head reads.
     pub(super) all: usize,
     pub(super) targets: Vec<u32>,
-    /// The window of each target, and its token there.
+    /// The window of each target that there is, and its token there.
     pub(super) places: Vec<(usize, usize)>,
 }
 
@@ -386,6 +420,10 @@ pub(super) fn predicted(chunks: &[Chunk], windows: &[Window], vocabulary: usize)
                 found.rows.push(sequence * length + target - start - chunk.source - 1);
                 found.targets.push(chunk.tokens[target]);
                 found.places.push((at, target - start));
+            }
+            if window.scored == 0 && chunk.source > 0 {
+                found.rows.push((sequence + 1) * length - 1);
+                found.targets.push(NO_TARGET);
             }
         }
         found

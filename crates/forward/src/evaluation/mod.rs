@@ -16,11 +16,12 @@ pub use comparison::{Comparison, Mean};
 pub use encoder::{EncoderEvaluation, Pooling, ReadoutComparison, evaluate_encoder};
 pub use error::EvaluationError;
 pub use evaluate::{
-    DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_documents, evaluate_sequences,
+    DEFAULT_MEMORY, Evaluation, Options, default_window, evaluate, evaluate_documents, evaluate_scored,
+    evaluate_sequences,
 };
 pub use fisher::{BlockChanges, WeightChange, fisher_divergences, missing_gradient};
 pub use likelihood::{Likelihood, ScoredSequence, likelihoods};
 pub use logits::{LogitsEvaluation, WindowLogits};
 pub use text::read_text;
 pub use variants::{ModelStage, Variants, evaluate_variants};
-pub use windows::{JoinedSequences, Window, windows};
+pub use windows::{JoinedSequences, ScoredEnd, Window, windows};

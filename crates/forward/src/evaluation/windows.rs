@@ -14,6 +14,15 @@ pub struct Window {
     pub scored: usize,
 }
 
+/// A sequence, of which some tokens at its end are scored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScoredEnd {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// How many at its end are scored.
+    pub scored: usize,
+}
+
 /// Sequences joined end to end, with one window for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinedSequences {
@@ -40,6 +49,17 @@ impl JoinedSequences {
             true => Err(EvaluationError::TooShort { tokens: tokens.len(), window: 2 }),
             false => Ok(JoinedSequences { tokens, windows }),
         }
+    }
+
+    /// Joins sequences whose scored tokens are known, even where there are none.
+    pub fn of_scored(sequences: &[ScoredEnd]) -> JoinedSequences {
+        let (mut tokens, mut windows) = (Vec::new(), Vec::new());
+        for sequence in sequences {
+            let start = tokens.len();
+            tokens.extend_from_slice(&sequence.tokens);
+            windows.push(Window { tokens: start..tokens.len(), scored: sequence.scored });
+        }
+        JoinedSequences { tokens, windows }
     }
 
     /// Joins documents, each in [`windows`] of its own. A row that does not fill one is a shorter window, one with images a window however

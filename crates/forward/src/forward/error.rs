@@ -2,6 +2,7 @@
 
 use kvant_container::{Diagnostic, ErrorKind};
 use kvant_data::images::ImageDataError;
+use kvant_data::sounds::SoundDataError;
 use kvant_model::model_config::ConfigError;
 use kvant_quant::activation::ActivationError;
 use kvant_quant::counts::number;
@@ -131,6 +132,24 @@ pub enum ForwardError {
         /// The images.
         images: usize,
     },
+    /// A sound cannot be read or prepared.
+    #[error(transparent)]
+    Sound(#[from] SoundDataError),
+    /// A model of sounds has been given none.
+    #[error("the model reads sounds, and has been given none")]
+    NoSounds,
+    /// A sound is shorter than the model's convolutions.
+    #[error("{sound} is too short: the convolutions of the model make no row of it")]
+    ShortSound {
+        /// The sound.
+        sound: String,
+    },
+    /// There are more rows of sounds than numbers for them.
+    #[error("{sounds} sounds have too many rows")]
+    TooManySounds {
+        /// The sounds.
+        sounds: usize,
+    },
     /// It was asked to stop.
     #[error("stopped")]
     Cancelled,
@@ -162,7 +181,8 @@ impl Diagnostic for ForwardError {
             | ForwardError::EncoderDecoder { .. } => ErrorKind::Unsupported,
             ForwardError::File(error) => error.kind(),
             ForwardError::Image(error) => error.kind(),
-            ForwardError::NoImages => ErrorKind::Usage,
+            ForwardError::Sound(error) => error.kind(),
+            ForwardError::NoImages | ForwardError::NoSounds => ErrorKind::Usage,
             ForwardError::Cancelled => ErrorKind::Cancelled,
             ForwardError::Spill(_) => ErrorKind::Io,
             ForwardError::Activation { cause, .. } if cause.is_unsupported() => ErrorKind::Unsupported,
@@ -221,6 +241,10 @@ impl Diagnostic for ForwardError {
             ForwardError::File(error) => return error.hint(),
             ForwardError::Image(error) => return error.hint(),
             ForwardError::NoImages => "give images, or arrays of `pixel_values`",
+            ForwardError::Sound(error) => return error.hint(),
+            ForwardError::NoSounds => "give a folder of WAV files, or arrays of `input_features` or `input_values`",
+            ForwardError::ShortSound { .. } => "take it out of the data",
+            ForwardError::TooManySounds { .. } => "take fewer sounds, e.g. with ‹num-samples›",
             ForwardError::TooManyImages { .. } => "take fewer images, e.g. with ‹num-samples›",
             ForwardError::TwoTowers { .. } => {
                 "save each tower as a separate checkpoint, as CLIPVisionModelWithProjection.from_pretrained(MODEL).save_pretrained(OUT) \

@@ -55,6 +55,7 @@ mod runner;
 mod sequence;
 mod session;
 mod short_convolution;
+mod sounds;
 mod spans;
 mod stacks;
 mod step;
@@ -89,6 +90,7 @@ use blueprint::{Blueprint, ReadoutLayers, Stacks};
 use images::ImageGrids;
 use kvant_container::Checkpoint;
 use kvant_data::images::Images;
+use kvant_data::sounds::{SoundInput, Sounds};
 use kvant_formats::import::{self, Import};
 use kvant_model::family::Family;
 use kvant_model::model_config::ModelConfig;
@@ -97,6 +99,7 @@ use kvant_weights::weight::WeightMatrix;
 use ops::Ops;
 use sequence::marked;
 use serde_json::Value;
+use sounds::GivenSounds;
 use std::sync::Arc;
 use vision::ImageRows;
 
@@ -111,6 +114,7 @@ pub struct Decoder<'a> {
     images: Option<Arc<Images>>,
     /// Those of images of any size, by their tokens.
     grids: Option<Arc<ImageGrids>>,
+    sounds: Option<GivenSounds>,
     /// The rows of images in texts.
     image_rows: Option<ImageRows>,
 }
@@ -146,8 +150,8 @@ impl<'a> Decoder<'a> {
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
         let quantizes_cache = import.quantizes_cache();
-        let (images, grids, image_rows) = (None, None, None);
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, image_rows })
+        let (images, grids, sounds, image_rows) = (None, None, None, None);
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, sounds, image_rows })
     }
 
     /// The tower of a model of text and images, whose names in the checkpoint stand behind `prefix`; of one that is described beside the families
@@ -167,8 +171,8 @@ impl<'a> Decoder<'a> {
         };
         let blueprint = Blueprint::of_network(config, &tensors, &network)?;
         let quantizers = Quantizers::of_tower(import, &blueprint, prefix)?;
-        let (quantizes_cache, images, grids, image_rows) = (false, None, None, None);
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, image_rows })
+        let (quantizes_cache, images, grids, sounds, image_rows) = (false, None, None, None, None);
+        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, sounds, image_rows })
     }
 
     /// The images in a sequence: those in a text, or that whose patches the sequence is, in a model of images of any size.
@@ -212,6 +216,30 @@ impl<'a> Decoder<'a> {
         let sequences = (0..images.len()).map(|image| layers.sequence(image).ok_or_else(too_many)).collect();
         self.images = Some(images);
         sequences
+    }
+
+    /// What a model of sounds reads of each.
+    pub fn sound_input(&self) -> Option<SoundInput> {
+        self.blueprint.sounds.as_ref().map(|sounds| sounds.input)
+    }
+
+    /// Gives a model of sounds those that its tokens are of, and returns the numbers of the rows of each: its tokens, or what the encoder of
+    /// an encoder-decoder reads (see [`Decoder::sequence_of_pair`]).
+    ///
+    /// # Errors
+    ///
+    /// Models that read no sounds, sounds prepared for others, too short ones, and more rows than there are numbers for.
+    pub fn give_sounds(&mut self, sounds: Arc<Sounds>) -> Result<Vec<Vec<u32>>, ForwardError> {
+        let layers = self.blueprint.sounds.as_ref();
+        let layers = layers.ok_or_else(|| ForwardError::unsupported("sounds in a model that reads none"))?;
+        if sounds.input() != layers.input {
+            let (found, read) = (sounds.input(), layers.input);
+            return Err(ForwardError::unsupported(format!("{found} in a model that reads {read}")));
+        }
+        let given = GivenSounds::new(layers, sounds)?;
+        let sequences = given.sequences();
+        self.sounds = Some(given);
+        Ok(sequences)
     }
 
     /// The sequences in which an encoder-decoder reads texts: the encoder reads the text, and the decoder predicts it from the token that it

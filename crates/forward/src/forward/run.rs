@@ -62,9 +62,9 @@ pub(super) struct Run<'r, 'a> {
 /// What makes rows of tokens before the blocks of a stack.
 pub(super) struct Front<'f> {
     embedding: &'f Projection,
-    positions: Option<&'f PositionTable>,
+    pub(super) positions: Option<&'f PositionTable>,
     sinusoids: Option<&'f Sinusoids>,
-    norm: Option<&'f NormLayer>,
+    pub(super) norm: Option<&'f NormLayer>,
 }
 
 impl<'f> Front<'f> {
@@ -249,9 +249,10 @@ impl<'a> Run<'_, 'a> {
         if let Some(grids) = &self.blueprint().grids {
             return self.embed_grid(grids, tokens);
         }
-        match &self.blueprint().stacks {
-            Some(stacks) => self.embed_stacks(stacks, tokens),
-            None => self.embed_tokens(Front::of_blocks(self.blueprint()), tokens),
+        match (&self.blueprint().stacks, &self.blueprint().sounds) {
+            (Some(stacks), _) => self.embed_stacks(stacks, tokens),
+            (None, Some(sounds)) => self.embed_sounds(sounds, Front::of_blocks(self.blueprint()), tokens),
+            (None, None) => self.embed_tokens(Front::of_blocks(self.blueprint()), tokens),
         }
     }
 
@@ -347,7 +348,7 @@ impl<'a> Run<'_, 'a> {
         self.weight(table).read(Isa::best(), &band, out);
     }
 
-    fn add_positions(
+    pub(super) fn add_positions(
         &self,
         positions: Option<&PositionTable>,
         tokens: &[u32],

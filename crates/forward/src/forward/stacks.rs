@@ -23,10 +23,17 @@ impl Run<'_, '_> {
         let (lengths, width) = (self.lengths(), self.decoder.hidden());
         let parts = [0..lengths.source, lengths.source..lengths.all];
         let mut x = vec![0.0; tokens.len() * width];
-        for (part, front) in parts.into_iter().zip([Front::of_encoder(stacks), Front::of_blocks(self.blueprint())]) {
+        let fronts = [Front::of_encoder(stacks), Front::of_blocks(self.blueprint())];
+        // Sounds, where the encoder reads them.
+        let sounds = [self.blueprint().sounds.as_ref(), None];
+        for ((part, front), sounds) in parts.into_iter().zip(fronts).zip(sounds) {
             let sequences = tokens.chunks_exact(lengths.all.max(1));
             let own: Vec<u32> = sequences.flat_map(|tokens| &tokens[part.clone()]).map(|t| unmarked(*t)).collect();
-            let rows = self.on_stack(&part).embed_tokens(front, &own)?;
+            let run = self.on_stack(&part);
+            let rows = match sounds {
+                Some(sounds) => run.embed_sounds(sounds, front, &own)?,
+                None => run.embed_tokens(front, &own)?,
+            };
             lengths.scatter(&rows, &part, width, &mut x);
         }
         Ok(x)

@@ -89,6 +89,8 @@ pub(crate) fn of_norm(site: NormSite) -> &'static str {
         NormSite::SourceEmbedding => "enc.token_embd_norm",
         NormSite::SourceFinal => "enc.output_norm",
         NormSite::Readout => "readout_norm",
+        NormSite::SoundConvolution => "convolution_norm",
+        NormSite::SoundFeatures => "features_norm",
         NormSite::Final => "output_norm",
     }
 }

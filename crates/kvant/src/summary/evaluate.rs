@@ -44,7 +44,7 @@ fn summary(found: &Evaluation) -> Table {
     let titles = ["perplexity", "tokens", "windows", "seq len", "seconds", "tokens/s"];
     let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
     table.push([
-        format!("{:.4}", found.perplexity),
+        perplexity(found.perplexity),
         found.tokens.to_string(),
         found.windows.to_string(),
         found.window.to_string(),
@@ -54,13 +54,24 @@ fn summary(found: &Evaluation) -> Table {
     table
 }
 
+/// That of texts; of sounds without texts there is none.
+fn perplexity(value: f64) -> String {
+    if value.is_nan() { "-".to_owned() } else { format!("{value:.4}") }
+}
+
 fn distance(comparison: &Comparison) -> Table {
     let titles = ["reference perplexity", "ratio", "KL mean", "KL 99 %", "same top token"];
     let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
     table.push([
-        format!("{:.4}", comparison.reference_perplexity),
-        format!("{:.5} ± {:.5}", comparison.perplexity_ratio.value, comparison.perplexity_ratio.error),
-        format!("{:.6} ± {:.6}", comparison.kl_mean.value, comparison.kl_mean.error),
+        perplexity(comparison.reference_perplexity),
+        match comparison.perplexity_ratio {
+            ratio if ratio.value.is_nan() => "-".to_owned(),
+            ratio => format!("{:.5} ± {:.5}", ratio.value, ratio.error),
+        },
+        match comparison.kl_mean {
+            mean if mean.error.is_nan() => format!("{:.6}", mean.value),
+            mean => format!("{:.6} ± {:.6}", mean.value, mean.error),
+        },
         format!("{:.6}", comparison.kl_p99),
         format!("{:.2} %", comparison.top1_agreement * 100.0),
     ]);
@@ -73,9 +84,13 @@ fn quantized_activations(activations: &[String]) -> Option<Section> {
 }
 
 fn encoder(report: &EncoderReport) -> Vec<Section> {
-    let EncoderReport { found, activations, reads_images } = report;
-    let of = if *reads_images { "an image" } else { "a text" };
-    let samples = if *reads_images { "images" } else { "texts" };
+    let EncoderReport { found, activations, media } = report;
+    let samples = media.map_or("texts", |media| media.name);
+    let of = match samples {
+        "images" => "an image",
+        "sounds" => "a sound",
+        _ => "a text",
+    };
     let titles = ["embedding cosine", "least", "hidden SQNR dB", samples, "tokens", "seq len", "seconds", "tokens/s"];
     let mut summary = Table::new(&titles.map(|title| (title, Align::Right)));
     summary.push([

@@ -69,6 +69,7 @@ const FILES: &[(&str, &str)] = files![
     "granitemoe"
     "granitemoehybrid"
     "helium"
+    "hubert"
     "hunyuan_v1_dense"
     "hunyuan_v1_moe"
     "hy_v3"
@@ -139,6 +140,8 @@ const FILES: &[(&str, &str)] = files![
     "umt5"
     "umt5_encoder"
     "vit"
+    "wav2vec2"
+    "whisper"
     "xglm"
 ];
 

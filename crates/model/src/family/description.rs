@@ -279,10 +279,23 @@ impl Family {
 
     /// The site of a norm in a block, where names of norms depend on its mixer.
     pub fn norm_site(&self, config: &ModelConfig, site: NormSite, block: Option<usize>) -> NormSite {
-        let Some(block) = block.filter(|_| self.math.norms_by_mixer) else { return site };
+        let Some(block) = block else { return self.trunk_norm_site(config, site) };
+        if !self.math.norms_by_mixer {
+            return site;
+        }
         match (site, self.branches(config, block).recurrent) {
             (NormSite::FeedForwardInput, false) => NormSite::AttentionOutput,
             (NormSite::AttentionOutput, true) => NormSite::FeedForwardInput,
+            _ => site,
+        }
+    }
+
+    /// The site of a norm outside the blocks: where models of sounds have norms behind branches, their final norm stands on the embeddings
+    /// (wav2vec 2.0).
+    fn trunk_norm_site(&self, config: &ModelConfig, site: NormSite) -> NormSite {
+        let reads_sounds = self.encoder.is_some_and(|encoder| encoder.sounds.is_some() && encoder.decoder.is_none());
+        match reads_sounds && self.math.residual.resolve(config) == Residual::PostNorm {
+            true if site == NormSite::Final => NormSite::Embedding,
             _ => site,
         }
     }

@@ -40,6 +40,9 @@ pub struct Encoder {
     /// What models of images read in place of tokens.
     #[serde(default)]
     pub images: Option<ImageTokens>,
+    /// What models of sounds read in place of tokens; of an encoder-decoder its encoder.
+    #[serde(default)]
+    pub sounds: Option<SoundTokens>,
     /// Whether attention is causal although the model is an encoder (CLIP's text model).
     #[serde(default)]
     pub is_causal: bool,
@@ -109,6 +112,59 @@ pub struct LearnedToken {
     pub path: Text,
     /// Whether the table of positions has rows for them.
     pub has_positions: bool,
+}
+
+/// What models of sounds read in place of tokens: convolutions along time make rows of the stream. Those of `convolutions` come first. Where
+/// the trunk has a norm [`NormSite::SoundFeatures`](super::NormSite::SoundFeatures) and a layer
+/// [`Role::ProjectIn`](super::Role::ProjectIn), their rows pass these.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoundTokens {
+    /// The convolutions that read a sound.
+    pub convolutions: SoundConvolutions,
+    /// The module of a convolution whose output is added to each row as its position.
+    #[serde(deserialize_with = "leaked", default)]
+    pub positions: Option<Text>,
+    /// Tensors of the trunk that only training reads, such as what stands for hidden rows.
+    #[serde(deserialize_with = "leaked", default)]
+    pub unread: &'static [Text],
+}
+
+/// The convolutions that read a sound, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SoundConvolutions {
+    /// Two on a logarithmic mel spectrogram of `num_mel_bins` rows and `2 max_source_positions` columns, with kernels of three, zeros on both
+    /// sides, steps of 1 and of 2, and GELU behind each (Whisper, arXiv 2212.04356): their modules in the trunk.
+    Spectrogram(#[serde(deserialize_with = "leaked")] Text, #[serde(deserialize_with = "leaked")] Text),
+    /// Those on samples that `conv_dim`, `conv_kernel` and `conv_stride` of config.json list, without zeros around, with
+    /// `feat_extract_activation` behind each (wav2vec 2.0, arXiv 2006.11477): the module of each in the trunk, its number as `{}`. Norms
+    /// [`NormSite::SoundConvolution`](super::NormSite::SoundConvolution) stand before activations: where `feat_extract_norm` is `layer`, one
+    /// behind each, over the channels of a row; where it is `group`, one behind the first, over all rows of a channel.
+    Waveform(#[serde(deserialize_with = "leaked")] Text),
+}
+
+/// The parameters of [`SoundTokens::positions`] beside its bias: magnitudes and directions of its weight, by their older and by their newer
+/// names.
+pub const WEIGHT_NORM: [[&str; 2]; 2] =
+    [["weight_g", "weight_v"], ["parametrizations.weight.original0", "parametrizations.weight.original1"]];
+
+impl SoundTokens {
+    /// The modules of convolutions in the trunk, numbers as `{}`.
+    pub fn modules(&self) -> Vec<Text> {
+        match self.convolutions {
+            SoundConvolutions::Spectrogram(first, second) => vec![first, second],
+            SoundConvolutions::Waveform(each) => vec![each],
+        }
+    }
+
+    /// The small tensors of the trunk.
+    pub fn parameters(&self) -> Vec<String> {
+        let names = WEIGHT_NORM.iter().flatten().chain(&["bias"]);
+        let of_positions =
+            self.positions.iter().flat_map(|path| names.clone().map(move |name| format!("{path}.{name}")));
+        of_positions.chain(self.unread.iter().map(|path| (*path).to_owned())).collect()
+    }
 }
 
 /// An output computed from the last hidden states. It exists where a checkpoint has its layers.

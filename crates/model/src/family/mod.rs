@@ -20,7 +20,7 @@ pub use description::{
 };
 pub use encoder::{
     ATTENDED, ATTENDED_OUTPUT, BlockDistances, Encoder, ImageTokens, LearnedToken, PatchGrid, Readout, ReadoutRows,
-    ReadoutStep,
+    ReadoutStep, SoundConvolutions, SoundTokens, WEIGHT_NORM,
 };
 pub(crate) use file::complete;
 pub use file::{FamilyFileError, USUAL, name_error, parse};

@@ -380,6 +380,10 @@ pub enum NormSite {
     SourceFinal,
     /// Encoders: on the embeddings of distances.
     Distances,
+    /// Models of sounds: behind convolutions, before their activations.
+    SoundConvolution,
+    /// Models of sounds: on what convolutions give, before its projection to the width of the stream.
+    SoundFeatures,
     /// Encoders: in what is read out of the last hidden states.
     Readout,
 }

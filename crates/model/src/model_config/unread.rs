@@ -19,12 +19,14 @@ const ENCODERS: &[&str] = &[
     "distilbert",
     "electra",
     "esm",
+    "hubert",
     "modernbert",
     "mpnet",
     "roberta",
     "siglip_text_model",
     "siglip_vision_model",
     "vit",
+    "wav2vec2",
     "xlm-roberta",
 ];
 

@@ -110,6 +110,9 @@ impl<'t> Builder<'t> {
             (Entry::RelativePositions, Suffix::Slot(Slot::Weight)) => return Place::RelativePositions,
             (Entry::LayerInputs, Suffix::Slot(Slot::Weight)) => return Place::LayerInputs,
             (Entry::Patches, Suffix::Slot(slot @ (Slot::Weight | Slot::Bias))) => return Place::Patches(slot),
+            (Entry::SoundConvolution, Suffix::Slot(slot @ (Slot::Weight | Slot::Bias))) => {
+                return Place::SoundConvolution(slot);
+            }
             (Entry::Parameter, Suffix::Slot(Slot::Weight | Slot::Bias)) => return Place::Parameter,
             (Entry::Norm(_), Suffix::Slot(Slot::Weight)) => self.add_norm(at, named),
             (Entry::Linear { .. }, Suffix::Slot(Slot::Weight)) => self.add_linear(at, named),

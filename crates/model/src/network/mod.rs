@@ -248,6 +248,8 @@ pub enum Place {
     LayerInputs,
     /// Part of the layer that makes rows of the patches of images.
     Patches(Slot),
+    /// Part of a convolution that makes rows of a sound.
+    SoundConvolution(Slot),
     /// A small tensor that the family names: attention sinks, the correction bias of a router, the row of a class.
     Parameter,
     /// Copied through untouched.

@@ -32,6 +32,8 @@ pub(super) enum Entry {
     LayerInputs,
     /// The layer that makes rows of the patches of images.
     Patches,
+    /// A convolution that reads sounds.
+    SoundConvolution,
     Parameter,
 }
 
@@ -404,6 +406,10 @@ fn trunk_entries(family: &'static Family) -> HashMap<Cow<'static, str>, Entry> {
     let mut entries = HashMap::new();
     let images = family.encoder.and_then(|encoder| encoder.images);
     entries.insert(trunk.embedding.into(), if images.is_some() { Entry::Patches } else { Entry::Embedding });
+    if let Some(sounds) = family.encoder.and_then(|encoder| encoder.sounds) {
+        entries.extend(sounds.modules().into_iter().map(|path| (path.into(), Entry::SoundConvolution)));
+        entries.extend(sounds.parameters().into_iter().map(|path| (path.into(), Entry::Parameter)));
+    }
     let copies = family.encoder.iter().flat_map(|encoder| encoder.embedding_copies);
     entries.extend(copies.map(|path| ((*path).into(), Entry::Embedding)));
     let learned = images.iter().flat_map(|images| images.learned).map(|token| token.path);

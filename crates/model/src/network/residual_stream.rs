@@ -152,6 +152,7 @@ impl Network {
             let what = match place {
                 Place::LayerInputs => "gives blocks inputs of their own, where rotations are not supported",
                 Place::Patches(_) => "reads patches of images, where rotations are not supported",
+                Place::SoundConvolution(_) => "reads sounds, where rotations are not supported",
                 Place::HeadBias => "is the bias of a head that shares the embeddings, which have to be separated",
                 Place::Other(Reason::Modality) => {
                     "is of a part for images or sound, whose outputs would have to be rotated too"

@@ -148,6 +148,7 @@ fn layer(at: usize, tensor: &TensorMeta, place: Place, tensors: &[TensorMeta]) -
             Some(LayerKind::Tower).filter(|_| is_of_tower(module, *rows, rest[0], tensors))?
         }
         (Place::Patches(Slot::Weight), 3) => LayerKind::convolution(2, false)?,
+        (Place::SoundConvolution(Slot::Weight), 2) => LayerKind::convolution(1, false)?,
         (Place::Other(Reason::NotLinear | Reason::Unrecognised | Reason::Modality), 2..=4) => {
             let is_layer = !module.split('.').any(|part| part == "experts" || part.contains("norm"));
             LayerKind::convolution(rest.len() - 1, is_transposed(module, tensor, tensors)).filter(|_| is_layer)?

@@ -83,6 +83,7 @@ const EXPECTED: &[Row] = &[
     ("granitemoehybrid",   "granitemoehybrid",  13,  3,  1, 4,  6, false),
     ("granitemoehybrid_dense", "granitemoehybrid",  11,  1,  1, 0,  6, false),
     ("helium",             "helium",           15,  1,  4, 0,  5, false),
+    ("hubert",             "hubert",          13,  1,  2, 0,  8, true),
     ("hunyuan_v1_dense",  "hunyuan_v1_dense", 15,  1,  4, 0,  9, false),
     ("hunyuan_v1_moe",      "hunyuan_v1_moe",    41,  3, 12, 0,  9, false),
     ("hy_v3",               "hy_v3",             28,  2,  8, 0,  9, false),
@@ -159,6 +160,8 @@ const EXPECTED: &[Row] = &[
     ("umt5",               "umt5",              18,  0,  4, 0,  7, true),
     ("umt5_encoder",       "umt5_encoder",      14,  0,  4, 0,  5, true),
     ("vit",                "vit",             13,  1,  2, 0,  5, true),
+    ("wav2vec2",           "wav2vec2",        14,  2,  2, 0,  7, true),
+    ("whisper",            "whisper",         16,  0,  2, 0,  7, true),
     ("xglm",               "xglm",             12,  0,  2, 0,  5, true),
 ];
 

@@ -74,6 +74,8 @@ CLASSES = {
     "siglip_text_model": "SiglipTextModel",
     "siglip_vision_model": "SiglipVisionModel",
     "vit": "ViTForImageClassification",
+    "hubert": "HubertModel",
+    "wav2vec2": "Wav2Vec2ForCTC",
     # Of one model_type, there may be several.
     "t5_encoder": "T5EncoderModel",
     "umt5_encoder": "UMT5EncoderModel",
@@ -84,10 +86,16 @@ CLASSES = {
     "pegasus": "PegasusForConditionalGeneration",
     "t5": "T5ForConditionalGeneration",
     "umt5": "UMT5ForConditionalGeneration",
+    "whisper": "WhisperForConditionalGeneration",
 }
 
 BART = dict(d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=96,
             decoder_ffn_dim=80, vocab_size=160, max_position_embeddings=64, decoder_start_token_id=2)  # fmt: skip
+
+WAVES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, conv_dim=[16, 32], conv_stride=[5, 2], conv_kernel=[10, 3],
+             num_feat_extract_layers=2, num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4, vocab_size=32)  # fmt: skip
+WHISPER = dict({key: value for key, value in BART.items() if key != "max_position_embeddings"}, num_mel_bins=8, max_source_positions=12, max_target_positions=64,
+               pad_token_id=1, bos_token_id=0, eos_token_id=1)  # fmt: skip
 
 T5 = dict(d_model=64, d_ff=96, d_kv=12, num_layers=2, num_heads=4, vocab_size=160)
 T5_PAIR = dict(T5, num_layers=1, num_decoder_layers=1, decoder_start_token_id=0)
@@ -321,6 +329,9 @@ CHECKPOINTS = {
     "t5_encoder": ("t5", T5),
     "umt5_encoder": ("umt5", T5),
     "vit": ("vit", IMAGES),
+    "hubert": ("hubert", dict(WAVES, do_stable_layer_norm=True, feat_extract_norm="layer", conv_bias=True)),
+    "wav2vec2": ("wav2vec2", WAVES),
+    "whisper": ("whisper", WHISPER),
     "xglm": ("xglm", XGLM),
 }  # fmt: skip
 

@@ -111,7 +111,7 @@ fn prepare(file: &Path, steps: &Preprocessing) -> Result<(Vec<usize>, Vec<f32>),
     let image = decode(file)?;
     let invalid = |problem| {
         let way_out = "declare another size with ‹preprocess›, or take the picture out of the data";
-        SampleError::Picture { file: file.to_path_buf(), problem, way_out }
+        SampleError::Media { file: file.to_path_buf(), problem, way_out }
     };
     let image = resized(image, steps).map_err(invalid)?;
     let image = cropped(image, steps.crop).map_err(invalid)?;

@@ -26,8 +26,8 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
 /// The embedding, the final norm, and as many blocks as are stated.
 fn trunk(subject: &CheckpointView<'_>, findings: &mut Findings) {
     let network = &subject.network;
-    // That of images is one of the tensors that the family needs.
-    if !network.places().contains(&Place::Embedding) && !subject.reads_images() {
+    // That of images or sounds is one of the tensors that the family needs.
+    if !network.places().contains(&Place::Embedding) && !subject.reads_no_tokens() {
         findings.error("token embedding", "is missing", REMAKE);
     }
     let there: BTreeSet<usize> = network.blocks().iter().copied().collect();

@@ -2,8 +2,8 @@
 //! with random numbers in their place, or not at all.
 
 use kvant_model::family::{
-    Family, ImageTokens, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role, StackBlock,
-    leaf,
+    Family, ImageTokens, Indexer, NormSite, Part, Positions, Recurrent, RecurrentParameter, Residual, Role,
+    SoundConvolutions, SoundTokens, StackBlock, leaf,
 };
 use kvant_model::model_config::{ModelConfig, SPARSE_ENTRIES};
 use kvant_model::network::{Network, Place, Slot, TensorMeta};
@@ -27,6 +27,9 @@ pub(super) fn missing(network: &Network, config: &ModelConfig, tensors: &[Tensor
     let names: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     if let Some(images) = family.encoder.and_then(|encoder| encoder.images) {
         missing.extend(expected.of_images(images, &names));
+    }
+    if let Some(sounds) = family.encoder.and_then(|encoder| encoder.sounds) {
+        missing.extend(expected.of_sounds(sounds, &names));
     }
     for block in network.blocks() {
         missing.extend(expected.norms_of(*block));
@@ -64,6 +67,7 @@ struct BiasRule {
 const ATTENTION: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::QueryKeyValue, Role::Output];
 const FEED_FORWARD: &[Role] = &[Role::Up, Role::Gate, Role::GateUp, Role::Down];
 const ALL: &[Role] = &[Role::Query, Role::Key, Role::Value, Role::QueryKeyValue, Role::Output, Role::Up, Role::Down];
+const ALL_BUT_KEYS: &[Role] = &[Role::Query, Role::Value, Role::Output, Role::Up, Role::Down];
 const INPUTS: &[Role] = &[Role::Query, Role::Key, Role::Value];
 const OUTPUT: &[Role] = &[Role::Output];
 const HEAD: &[Role] = &[Role::Head];
@@ -95,6 +99,7 @@ const BIASES: &[BiasRule] = &[
             "distilbert",
             "electra",
             "esm",
+            "hubert",
             "marian",
             "mbart",
             "mpnet",
@@ -102,11 +107,13 @@ const BIASES: &[BiasRule] = &[
             "roberta",
             "siglip_text",
             "siglip_vision",
+            "wav2vec2",
         ],
         roles: ALL,
         norms: true,
         flag: None,
     },
+    BiasRule { families: &["whisper"], roles: ALL_BUT_KEYS, norms: true, flag: None },
     BiasRule { families: VISION, roles: INPUTS, norms: true, flag: Some(("qkv_bias", true)) },
     BiasRule { families: VISION, roles: OUTPUT, norms: false, flag: None },
     BiasRule { families: VISION, roles: FEED_FORWARD, norms: false, flag: None },
@@ -242,6 +249,23 @@ impl Expected<'_> {
         let reason = "is missing: it has the learned rows before those of patches";
         let absent = absent.map(|subject| Missing { subject, reason: reason.to_owned() });
         projection.into_iter().chain(absent).collect()
+    }
+
+    /// The tensors, by name, from which models of sounds make the rows of the stream.
+    fn of_sounds(&self, sounds: SoundTokens, names: &HashSet<&str>) -> Vec<Missing> {
+        let modules: Vec<String> = match sounds.convolutions {
+            SoundConvolutions::Spectrogram(first, second) => vec![first.to_owned(), second.to_owned()],
+            SoundConvolutions::Waveform(each) => {
+                let count = self.config.entries("conv_dim").unwrap_or(0);
+                (0..count).map(|index| each.replace("{}", &index.to_string())).collect()
+            }
+        };
+        let weights = modules.into_iter().map(|module| format!("{module}.weight"));
+        let biases = sounds.positions.iter().map(|path| format!("{path}.bias"));
+        let needed = weights.chain(biases).map(|path| in_trunk(self.network, &path));
+        let absent = needed.filter(|name| !names.contains(name.as_str()));
+        let reason = "is missing: it is of a convolution that reads sounds";
+        absent.map(|subject| Missing { subject, reason: reason.to_owned() }).collect()
     }
 
     /// What the inputs of blocks are made of.

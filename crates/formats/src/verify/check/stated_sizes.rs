@@ -26,10 +26,10 @@ pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
         ("num_attention_heads", config.num_heads),
         ("vocab_size", config.vocab_size),
     ];
-    // Models of Mamba 1 mixers alone have no heads, and models of images no vocabulary.
+    // Models of Mamba 1 mixers alone have no heads, and models of images or sounds no vocabulary.
     let is_needed = |key: &str| match key {
         "num_attention_heads" => config.mamba1.is_none(),
-        "vocab_size" => !subject.reads_images(),
+        "vocab_size" => !subject.reads_no_tokens(),
         _ => true,
     };
     for (key, _) in sizes.iter().filter(|(key, size)| size.is_none() && is_needed(key)) {

@@ -11,7 +11,7 @@ const FILES: [&str; 6] =
 pub(super) fn run(subject: &CheckpointView<'_>, findings: &mut Findings) {
     // Of a component of a pipeline the tokenizer, if any, is a component too.
     let reads_text =
-        subject.config.vocab_size.is_some() || subject.network.family().is_some() && !subject.reads_images();
+        subject.config.vocab_size.is_some() || subject.network.family().is_some() && !subject.reads_no_tokens();
     let has_own = subject.json.is_some() && !subject.config.is_component && reads_text;
     let Some(dir) = subject.checkpoint.directory().filter(|_| has_own) else { return };
     if !FILES.iter().any(|file| dir.join(file).is_file()) {

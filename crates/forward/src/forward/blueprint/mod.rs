@@ -23,6 +23,7 @@ mod positions;
 mod recurrent;
 mod rules;
 mod short_convolution;
+mod sounds;
 mod stacks;
 mod stream;
 
@@ -56,18 +57,21 @@ use parts::Parts;
 pub use positions::{DistanceBiases, DistanceBuckets, HeadBiases, QueryGrowth, ScoreBiases, Sinusoids, SlopeBiases};
 pub use recurrent::ConvolutionLayer;
 pub use short_convolution::ShortConvolutionLayer;
+pub use sounds::{ConvolutionNorm, PositionConvolution, SoundConvolution, SoundLayers};
 pub use stacks::Stacks;
 pub use stream::{SharedKeys, StreamLayout};
 
 /// Everything that a forward pass uses.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
-    /// The token embedding; of models of images the layer that makes a row of each patch.
+    /// The token embedding; of models of images the layer that makes a row of each patch, of those of sounds alone the first convolution.
     pub embedding: Projection,
     /// What models of images have in place of a table of tokens.
     pub images: Option<ImageLayers>,
     /// The same of models of images of any size.
     pub grids: Option<GridLayers>,
+    /// What models of sounds have there; of an encoder-decoder its encoder.
+    pub sounds: Option<SoundLayers>,
     /// The factor on it.
     pub embedding_scale: f32,
     /// The table of learned positions.
@@ -260,7 +264,8 @@ impl Blueprint {
 impl<'a> Sources<'_, 'a> {
     fn blueprint(&self) -> Result<Blueprint, ForwardError> {
         let trunk = Parts::trunk(self);
-        let embedding = self.embedding()?;
+        let sounds = self.sounds(&trunk)?;
+        let embedding = self.embedding(sounds.as_ref())?;
         let (images, grids) = (self.images()?, self.grids()?);
         // Those of images are a part of theirs.
         let positions = if images.is_some() { None } else { self.position_table()? };
@@ -281,6 +286,7 @@ impl<'a> Sources<'_, 'a> {
             },
             images,
             grids,
+            sounds,
             stacks: self.stacks(&trunk, &embedding)?,
             positions,
             sinusoids: self.sinusoids()?,
@@ -385,7 +391,11 @@ impl<'a> Sources<'_, 'a> {
         }
     }
 
-    fn embedding(&self) -> Result<Projection, ForwardError> {
+    fn embedding(&self, sounds: Option<&SoundLayers>) -> Result<Projection, ForwardError> {
+        let first = sounds.and_then(|sounds| sounds.convolutions.first());
+        if let Some(first) = first.filter(|_| self.family.is_encoder()) {
+            return Ok(first.layer.clone());
+        }
         if self.family.encoder.is_some_and(|encoder| encoder.images.is_some()) {
             return self.patch_projection();
         }

@@ -100,6 +100,14 @@ impl<'p, 's, 'a> Parts<'p, 's, 'a> {
         norms.into_iter().find(|norm| is_at(&norm.module, path)).map(|norm| self.layer(norm)).transpose()
     }
 
+    /// The norm of a numbered part at a site, whose module has the number in its path.
+    pub(super) fn numbered_norm(&self, site: NormSite, number: usize) -> Result<NormLayer, ForwardError> {
+        let is_of = |norm: &&Norm| norm.module.split('.').any(|part| part.parse() == Ok(number));
+        let found = self.norms_at(site).into_iter().find(is_of);
+        let missing = || ForwardError::missing(self.place(), format!("norm behind convolution {number}"));
+        self.layer(found.ok_or_else(missing)?)
+    }
+
     /// The norms at a site: one, or one for each head.
     fn norms_at(&self, site: NormSite) -> Vec<&'p Norm> {
         let norms = self.sources.network.norms().iter();

@@ -21,6 +21,8 @@ const REFUSED_FLAGS: &[&str] = &[
     "apply_residual_connection_post_layernorm",
     "moe_apply_router_weight_on_input",
     "router_bias",
+    "add_adapter",
+    "conv_pos_batch_norm",
 ];
 
 /// What is asked of a family.

@@ -14,7 +14,7 @@ use kvant_model::network::Place;
 pub struct Stacks {
     /// Blocks of the encoder.
     pub encoder_blocks: usize,
-    /// The token embedding of the encoder.
+    /// The token embedding of the encoder; where that reads sounds, the decoder's, which it does not read.
     pub embedding: Projection,
     /// Its table of learned positions.
     pub positions: Option<PositionTable>,

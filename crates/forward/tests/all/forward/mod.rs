@@ -11,6 +11,7 @@ mod overlay;
 mod pairs;
 mod routing;
 mod session;
+mod sounds;
 mod text_images;
 
 use crate::support;
