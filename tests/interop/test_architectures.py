@@ -108,7 +108,7 @@ def rows(kvant, module_path):
     def row(kind, variants, shown):
         says = lambda *options: "yes" if any(plan(directory, *options) for directory in variants) else ""  # noqa: E731
         of_all = [*variants, *of_llama_cpp.get(kind, [])]
-        in_gguf = ["GGUF"] if any(plan(directory, "--scheme", "Q8_0") for directory in of_all) else []
+        in_gguf = ["GGUF"] if any(plan(directory, "--scheme", "F16", "--format", "gguf") for directory in of_all) else []
         # Some of the small models have other widths than multiples of a group.
         int4 = ("--scheme", "int4:channel" if kind in ODD else "int4:g32")
         runs = lambda algorithm: says(*int4, "--format", "fake", "--algorithm", algorithm)  # noqa: E731

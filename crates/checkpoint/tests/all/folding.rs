@@ -6,6 +6,7 @@ use crate::common::Tensor;
 use kvant_checkpoint::folding::{ScaleFusion, ScaleFusionError};
 use kvant_container::{Checkpoint, Dtype};
 use kvant_data::images::{ImageOptions, Images};
+use kvant_data::sounds::{SoundInput, SoundOptions, Sounds};
 use kvant_formats::import;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::{Decoder, ForwardOptions, Runner, SequenceLength, Tensors, WeightOverrides};
@@ -14,7 +15,7 @@ use kvant_model::network::{FusedExperts, Network, SmoothingPair};
 use kvant_numeric::simd::Isa;
 use kvant_weights::weight::{Band, ClippingThresholds, WeightMatrix};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -85,24 +86,48 @@ fn tokens() -> Vec<u32> {
     (0..3 * LENGTH as u32).map(|at| at * at * 7 % 151).collect()
 }
 
-/// What a model is run on, and the tokens of a sequence; a model of images is given some.
+/// What a model is run on, and the tokens of a sequence; a model of images or sounds is given some.
 fn sequences(decoder: &mut Decoder<'_>) -> (Vec<u32>, SequenceLength) {
-    let Some(shape) = decoder.image_shape() else {
-        let texts = tokens().chunks(LENGTH).map(<[u32]>::to_vec).collect();
-        let sequences = decoder.sequences_of(texts).unwrap();
-        return (sequences.concat(), SequenceLength::of(&sequences[0]));
+    let dir = tempfile::tempdir().unwrap();
+    let texts = || tokens().chunks(LENGTH).map(<[u32]>::to_vec).collect::<Vec<_>>();
+    let sequences = match (decoder.image_shape(), decoder.sound_input()) {
+        (Some(shape), _) => {
+            let file = noise_file(dir.path(), &shape);
+            let images = Images::open(&file, dir.path(), shape, ImageOptions::default()).unwrap();
+            decoder.give_images(Arc::new(images)).unwrap()
+        }
+        (None, Some(input)) => {
+            let shape = match input {
+                SoundInput::LogMel { bins, frames } => vec![bins, frames],
+                SoundInput::Waveform => vec![200],
+            };
+            let sounds =
+                Sounds::open(&noise_file(dir.path(), &shape), dir.path(), input, SoundOptions::default()).unwrap();
+            let rows = decoder.give_sounds(Arc::new(sounds)).unwrap();
+            match decoder.is_encoder() {
+                true => rows,
+                false => rows
+                    .iter()
+                    .zip(texts())
+                    .map(|(rows, text)| decoder.sequence_of_pair(rows, &text).unwrap())
+                    .collect(),
+            }
+        }
+        (None, None) => decoder.sequences_of(texts()).unwrap(),
     };
-    let header =
-        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (2, {}, {}, {}), }}", shape[0], shape[1], shape[2]);
+    (sequences.concat(), SequenceLength::of(&sequences[0]))
+}
+
+/// An array of two images or sounds of such a shape.
+fn noise_file(dir: &Path, shape: &[usize]) -> PathBuf {
+    let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (2, {}), }}", sizes.join(", "));
     let mut bytes = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
     let mut noise = Noise(5);
     bytes.extend((0..2 * shape.iter().product::<usize>()).flat_map(|_| noise.next().to_le_bytes()));
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("pixels.npy");
+    let file = dir.join("samples.npy");
     std::fs::write(&file, bytes).unwrap();
-    let images = Images::open(&file, dir.path(), shape, ImageOptions::default()).unwrap();
-    let sequences = decoder.give_images(Arc::new(images)).unwrap();
-    (sequences.concat(), sequences[0].len().into())
+    file
 }
 
 /// Logits of a decoder, last hidden states of an encoder.
