@@ -58,7 +58,8 @@ pub fn suggest_family(model: &Path) -> Result<FamilyDraft, Error> {
         let problem =
             format!("no description of {} can be drafted: they are for models that read tokens in one stack of numbered blocks, whose \
              layers have names that other models have", model.display());
-        let hint = "such models are quantized without a description, from weights alone; `kvant.torch` in Python calibrates them";
+        let hint = "an encoder-decoder like BART is described by hand, with `like = \"bart\"`, in the file that ‹family› names; other models are \
+                    quantized from weights alone, and `kvant.torch` in Python calibrates them";
         Error::new(ErrorKind::Unsupported, problem).with_hint(Some(hint.to_owned()))
     })
 }

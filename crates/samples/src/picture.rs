@@ -56,6 +56,9 @@ fn reader(file: &Path) -> Result<ImageReader<BufReader<File>>, SampleError> {
 }
 
 fn damaged(file: &Path, problem: &image::ImageError) -> SampleError {
-    let way_out = "the picture is damaged: copy it again, or take it out of the data";
+    let way_out = match problem {
+        image::ImageError::Unsupported(_) => "convert the picture to PNG or JPEG, or take it out of the data",
+        _ => "the picture is damaged: copy it again, or take it out of the data",
+    };
     SampleError::Media { file: file.to_path_buf(), problem: problem.to_string(), way_out }
 }

@@ -3,7 +3,7 @@
 
 use super::document::{Document, Row};
 use super::files::{DataFile, Reading};
-use super::{CalibrationDataError, ChatTemplate, Options, Packing, Skip, conversation, loader};
+use super::{CalibrationDataError, ChatTemplate, Options, Packing, Skip, loader};
 use crate::images::ImagesUnread;
 use crate::tokenizer::ModelTokenizer;
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ pub(super) fn look(
         let (before, mut is_enough) = (rows, false);
         (file.format.read)(file, &reading, &mut |row| {
             rows += 1;
-            if let Some(why) = unread.filter(|_| has_images(&row)) {
+            if let Some(why) = unread.filter(|_| matches!(&row, Row::Record(document) if document.has_images())) {
                 let (file, row) = (file.path.clone(), rows - before);
                 return Err(CalibrationDataError::ImagesUnread { file, row, why: why.clone() });
             }
@@ -130,11 +130,6 @@ pub(super) fn look(
         0 => Ok(Beginning::Unusable { rows, reasons }),
         _ => Ok(Beginning::Usable(needs)),
     }
-}
-
-/// Returns whether a row is a conversation with images.
-fn has_images(row: &Row) -> bool {
-    matches!(row, Row::Record(Document::Conversation(messages)) if conversation::images(messages).next().is_some())
 }
 
 /// The reason that a document gives no tokens with any tokenizer.

@@ -1,6 +1,6 @@
 //! A unit of calibration data before it is tokenized, what a file hands out, and why a row can be of no use.
 
-use super::CalibrationDataError;
+use super::{CalibrationDataError, conversation};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
@@ -15,6 +15,13 @@ pub(super) enum Document {
     Conversation(Vec<Value>),
     /// Tokens, made by someone else and not checked yet.
     Tokens(Vec<i64>),
+}
+
+impl Document {
+    /// Returns whether it is a conversation with images.
+    pub(super) fn has_images(&self) -> bool {
+        matches!(self, Document::Conversation(messages) if conversation::images(messages).next().is_some())
+    }
 }
 
 /// An item read from a file.
@@ -62,6 +69,8 @@ pub enum Skip {
     Refused,
     /// The rendered conversation names other images than its messages have.
     OtherImages,
+    /// The row has images in a field beside its text.
+    ImagesBeside,
     /// It has no token.
     Empty,
     /// A document does not fill a window.
@@ -90,6 +99,9 @@ impl Skip {
             Skip::OtherImages => {
                 "texts must not contain what stands for an image, and the chat template must render each image"
             }
+            Skip::ImagesBeside => {
+                "put each image where it belongs in the content of its message: {\"type\": \"image\", \"image\": PATH}, and take `image` and `images` out"
+            }
             Skip::Empty => "give files that hold text",
             Skip::TooShort => {
                 "give longer text, shorter sequences with ‹seq-len›, or join rows with ‹packing› concatenate"
@@ -109,6 +121,7 @@ impl fmt::Display for Skip {
             Skip::NotAConversation => "not a conversation of text and images",
             Skip::Refused => "refused by the chat template",
             Skip::OtherImages => "whose text names other images than it has",
+            Skip::ImagesBeside => "with images in a field beside the text",
             Skip::Empty => "empty",
             Skip::TooShort => "shorter than a window",
         })

@@ -114,7 +114,11 @@ impl Encoder {
         if tokens.is_empty() {
             return Err(Unusable::Skip(Skip::Empty));
         }
-        tokens.into_iter().map(|token| self.known(token)).collect()
+        let tokens: Vec<u32> = tokens.into_iter().map(|token| self.known(token)).collect::<Result<_, _>>()?;
+        match tokens.iter().any(|token| self.images.is_placeholder(*token)) {
+            true => Err(Unusable::Skip(Skip::OtherImages)),
+            false => Ok(tokens),
+        }
     }
 
     fn known(&self, token: i64) -> Result<u32, Unusable> {

@@ -39,6 +39,9 @@ const ADDED: &[&str] = &["input", "context", "system", MASK];
 /// Which tokens of `input_ids` count.
 const MASK: &str = "attention_mask";
 
+/// Fields with images that the text of a row names, as data of LLaVA and LLaMA-Factory have them.
+const IMAGES: [&str; 2] = ["image", "images"];
+
 /// Returns whether a field can matter to [`document`].
 pub(super) fn is_relevant(name: &str, column: Option<&str>) -> bool {
     match column {
@@ -54,7 +57,21 @@ pub(super) fn document(row: &Value, column: Option<&str>) -> Result<Document, Sk
         Some(column) => fields.get(column).and_then(|value| whole(value, fields)),
         None => RULES.iter().find_map(|rule| rule.apply(fields)),
     };
-    found.ok_or(Skip::NoText)?
+    let found = found.ok_or(Skip::NoText)??;
+    match IMAGES.iter().any(|name| fields.get(*name).is_some_and(is_given)) && !found.has_images() {
+        true => Err(Skip::ImagesBeside),
+        false => Ok(found),
+    }
+}
+
+/// Returns whether a field states something.
+fn is_given(value: &Value) -> bool {
+    match value {
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => false,
+    }
 }
 
 impl Rule {
@@ -139,6 +156,21 @@ mod tests {
 
     fn pairs(turns: &[(&str, &str)]) -> Vec<(String, String)> {
         turns.iter().map(|&(role, content)| (role.to_owned(), content.to_owned())).collect()
+    }
+
+    #[test]
+    fn rows_with_images_in_a_field_are_not_read_as_text() {
+        let turns = json!([{"from": "human", "value": "<image>What is it?"}, {"from": "gpt", "value": "A cat."}]);
+        for images in [json!({"image": "a.png"}), json!({"images": ["a.png"]}), json!({"image": {"path": "a.png"}})] {
+            let mut row = images.as_object().unwrap().clone();
+            row.insert("conversations".to_owned(), turns.clone());
+            assert_eq!(document(&Value::Object(row), None), Err(Skip::ImagesBeside), "{images}");
+        }
+        for row in [json!({"text": "a", "images": []}), json!({"text": "a", "image": null, "images": ""})] {
+            assert_eq!(text(row), "a");
+        }
+        let inside = json!([{"role": "user", "content": [{"type": "image", "image": "a.png"}]}]);
+        assert!(document(&json!({"messages": inside, "image": "a.png"}), None).unwrap().has_images());
     }
 
     #[test]

@@ -202,8 +202,8 @@ impl Diagnostic for ForwardError {
                  not; `kvant plan` shows whether schemes without calibration fit its layers"
             }
             ForwardError::Undescribed { can_be_described: false, .. } => {
-                "descriptions are for models that read tokens in one stack of blocks; `kvant plan` shows whether schemes without \
-                 calibration fit its layers, and `kvant.torch` in Python calibrates it"
+                "descriptions are for decoders, encoders, and both together like BART's (`like = \"bart\"`), whose blocks are numbered; `kvant plan` \
+                 shows whether schemes without calibration fit its layers, and `kvant.torch` in Python calibrates it"
             }
             ForwardError::Undescribed { .. } => {
                 "describe it in a file and name that in ‹family›: `kvant inspect MODEL ‹suggest-family›` writes a first description; \

@@ -342,7 +342,7 @@ fn other_choice(facts: &Facts<'_>) -> Option<String> {
 /// A clipping of queries, keys and values that the graph does not have.
 fn other_clipping(facts: &Facts<'_>) -> Option<String> {
     let name = facts.architecture.name;
-    let stated = facts.config.clip_qkv.filter(|_| !["mpt", "olmo"].contains(&name))?;
+    let stated = facts.config.clip_qkv.filter(|_| !["dbrx", "mpt", "olmo"].contains(&name))?;
     Some(format!(
         "llama.cpp's graph of `{name}` does not clip queries, keys and values at {stated} (`clip_qkv`): results differ"
     ))
