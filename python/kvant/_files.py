@@ -146,7 +146,8 @@ def quantize(
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
         requantize: Requantize weights where necessary, and accept the loss.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
-        max_shard_size: Maximum size of a safetensors file, e.g. 5GB [default: 5GB].
+        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it, and
+            quantize writes one].
         data: Calibration data: text, JSON, Parquet, arrays, images, sounds.
         calib: The same as data.
         num_samples: Number of sequences or samples to use [default: 128].
@@ -326,7 +327,8 @@ def plan(
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
         requantize: Requantize weights where necessary, and accept the loss.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
-        max_shard_size: Maximum size of a safetensors file, e.g. 5GB [default: 5GB].
+        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it, and
+            quantize writes one].
         data: Calibration data: text, JSON, Parquet, arrays, images, sounds.
         calib: The same as data.
         num_samples: Number of sequences or samples to use [default: 128].
@@ -454,7 +456,8 @@ def convert(
         dtype: Type of floats, for to=float [default: the type in config.json].
         requantize: Requantize weights where necessary, and accept the loss.
         weights_only: Quantize weights only; activations stay in float.
-        max_shard_size: Maximum size of a safetensors file, e.g. 5GB [default: 5GB].
+        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it, and
+            quantize writes one].
         overwrite: Replace existing files, and directories that contain only Kvant's output.
         restart: Discard the unfinished work of an earlier run and start over.
         sync: Flush the output to disk before exiting (fsync).
