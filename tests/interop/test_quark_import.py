@@ -12,7 +12,7 @@ quark_oracle = pytest.importorskip("quark_oracle")
 # One model of each kind of configuration, and those whose experts are stored in several ways.
 OF_KIND = {forward_models.MODELS[name][0]: name for name in reversed(forward_models.MODELS)}
 # Models with other modalities are refused as such.
-NAMES = sorted({*OF_KIND.values(), "qwen3_moe_whole", "granitemoehybrid_dense", "nemotron_h_dense"} - {"lfm2_vl", "qwen3_vl_moe"})
+NAMES = sorted({*OF_KIND.values(), "qwen3_moe_whole", "granitemoehybrid_dense", "nemotron_h_dense"} - {"lfm2_vl", "qwen3_omni_moe", "qwen3_vl_moe"})
 
 
 def imported(directory):

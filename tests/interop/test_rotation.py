@@ -15,7 +15,7 @@ REFUSED = {**dict.fromkeys(("afmoe", "axk1", "kolibri1", "bloom", "exaone4", "fl
            "lfm3": NORM, "opt_post_norm": "norms stand on the residual stream", "minimax": "norms stand on the residual stream",
            "deepseek_v4": "several residual streams", "xglm": "positions are computed", "mllama_text_model": "beside the residual stream",
            "longcat": "add to the residual stream what a norm gives",
-           **dict.fromkeys(("kimi_k25", "lfm2_vl", "minimax_m3_vl", "mllama", "qwen3_vl_moe"), "for images or sound")}  # fmt: skip
+           **dict.fromkeys(("kimi_k25", "lfm2_vl", "minimax_m3_vl", "mllama", "qwen3_omni_moe", "qwen3_vl_moe"), "for images or sound")}  # fmt: skip
 # Weights of trained models are rounded to bfloat16 as they are stored, by which a few tokens of a mixture go to other experts. Where biases of attention are, scores that differ in the last bits of
 # f32 may be rounded apart.
 TOLERANCES = {"falcon_alibi": 5e-4, **dict.fromkeys(TRAINED, 3e-2), "nano_mixtral": 0.5}
