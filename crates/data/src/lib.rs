@@ -8,5 +8,6 @@
 pub mod calibration;
 mod hashed;
 pub mod images;
+mod json_file;
 pub mod sounds;
 pub mod tokenizer;

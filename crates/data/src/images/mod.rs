@@ -62,6 +62,18 @@ pub struct ImageOptions {
     pub seed: u64,
 }
 
+impl ImageOptions {
+    /// The numbers of the samples that are taken of `count`, in their order.
+    pub(crate) fn order(self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        if self.shuffle {
+            SplitMix64::new(self.seed).shuffle(&mut order);
+        }
+        order.truncate(self.samples.unwrap_or(count));
+        order
+    }
+}
+
 /// Where images come from, for the metadata of an output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ImageProvenance {
@@ -111,11 +123,7 @@ impl Images {
             }
             (None, _) => of_arrays(arrays(&others)?, shape)?,
         };
-        let mut order: Vec<usize> = (0..count).collect();
-        if options.shuffle {
-            SplitMix64::new(options.seed).shuffle(&mut order);
-        }
-        order.truncate(options.samples.unwrap_or(count));
+        let order = options.order(count);
         match order.is_empty() {
             true => Err(SampleError::invalid(path, "no image").into()),
             false => Ok(Images { source, order, shapes: Shapes::Equal(shape) }),

@@ -152,7 +152,7 @@ impl ImageProcessor {
     /// Height and width of what the steps make of a picture of this size, where images keep their proportions.
     ///
     /// # Errors
-    /// Sizes that no number of patches fills, and pictures that are too long for their width.
+    /// Sizes that are not multiples of the patch size, and pictures whose sides differ by more than a factor of 200.
     pub fn size_of(&self, file: &Path, size: [usize; 2]) -> Result<[usize; 2], ImageDataError> {
         let [height, width] = size;
         let found = self.resize.map_or(size, |(to, _)| to.of(size));

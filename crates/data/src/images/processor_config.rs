@@ -2,10 +2,10 @@
 
 use super::error::ImageDataError;
 use super::processor::{ImageProcessor, PatchSizes, ResizeTo};
+use crate::json_file;
 use kvant_container::model_directory;
 use kvant_samples::Filter;
 use serde_json::{Map, Value};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The largest side that is believed.
@@ -143,13 +143,7 @@ impl ImageProcessor {
 }
 
 fn read(file: &Path) -> Result<Map<String, Value>, ImageDataError> {
-    let invalid = |problem: String| ImageDataError::Processor { file: file.to_path_buf(), problem };
-    let text = fs::read_to_string(file).map_err(|cause| invalid(format!("cannot be read: {cause}")))?;
-    match serde_json::from_str(&text) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(invalid("is no JSON object".to_owned())),
-        Err(cause) => Err(invalid(format!("is no JSON: {cause}"))),
-    }
+    json_file::object(file).map_err(|problem| ImageDataError::Processor { file: file.to_path_buf(), problem })
 }
 
 impl Keys<'_> {
@@ -352,7 +346,7 @@ mod tests {
 
     fn of(text: &str) -> Result<ImageProcessor, ImageDataError> {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("preprocessor_config.json"), text).unwrap();
+        std::fs::write(dir.path().join("preprocessor_config.json"), text).unwrap();
         ImageProcessor::of_model(dir.path())
     }
 

@@ -4,11 +4,11 @@
 use super::SoundInput;
 use super::error::SoundDataError;
 use super::spectrogram::{Spectrogram, SpectrogramSizes};
+use crate::json_file;
 use kvant_container::model_directory;
 use kvant_samples::{SoundHeader, decode_sound, sound_header};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The largest number that is believed of a file.
@@ -25,12 +25,12 @@ pub struct SoundExtractor {
     pub file: PathBuf,
     /// Samples in a second that sounds must have.
     pub rate: u32,
-    /// What is made of the samples.
+    /// The features that the model reads, and their settings.
     #[serde(serialize_with = "kind_text")]
     pub kind: ExtractorKind,
 }
 
-/// What is made of samples.
+/// Features that models of sounds read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExtractorKind {
     /// The samples, of mean 0 and variance 1 if that is asked for: `(x - mean) / sqrt(var + 1e-7)`.
@@ -139,13 +139,7 @@ fn normalise(samples: &mut [f32]) {
 }
 
 fn read(file: &Path) -> Result<Map<String, Value>, SoundDataError> {
-    let invalid = |problem: String| SoundDataError::Extractor { file: file.to_path_buf(), problem };
-    let text = fs::read_to_string(file).map_err(|cause| invalid(format!("cannot be read: {cause}")))?;
-    match serde_json::from_str(&text) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(invalid("is no JSON object".to_owned())),
-        Err(cause) => Err(invalid(format!("is no JSON: {cause}"))),
-    }
+    json_file::object(file).map_err(|problem| SoundDataError::Extractor { file: file.to_path_buf(), problem })
 }
 
 /// The keys of a file, and its name for messages.
@@ -228,7 +222,7 @@ mod tests {
 
     fn of(text: &str) -> Result<SoundExtractor, SoundDataError> {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("preprocessor_config.json"), text).unwrap();
+        std::fs::write(dir.path().join("preprocessor_config.json"), text).unwrap();
         SoundExtractor::of_model(dir.path(), SoundInput::Waveform)
     }
 

@@ -13,7 +13,6 @@ pub use extractor::{ExtractorKind, LogMelSpectrogram, SoundExtractor};
 pub use transcript::{TranscriptError, TranscriptTokens, Transcripts};
 
 use crate::hashed::HashedFiles;
-use kvant_quant::random::SplitMix64;
 use kvant_samples::{SampleError, Stored, arrays, is_sound, sound_files};
 use serde::Serialize;
 use std::fmt;
@@ -138,11 +137,7 @@ impl Sounds {
             Source::Files { files, .. } => files.len(),
             Source::Arrays { places, .. } => places.len(),
         };
-        let mut order: Vec<usize> = (0..count).collect();
-        if options.shuffle {
-            SplitMix64::new(options.seed).shuffle(&mut order);
-        }
-        order.truncate(options.samples.unwrap_or(count));
+        let order = options.order(count);
         match order.is_empty() {
             true => Err(SampleError::invalid(path, "no sound").into()),
             false => Ok(Sounds { source, order, input }),

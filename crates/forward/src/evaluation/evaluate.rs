@@ -126,10 +126,7 @@ pub fn evaluate_sequences(
     memory: u64,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let JoinedSequences { tokens, windows } = JoinedSequences::of(sequences)?;
-    let window = windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
-    let options = Options { memory, ..Options::windows_of(window) };
-    evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
+    evaluate_whole((decoder, reference), ops, &JoinedSequences::of(sequences)?, memory, watch)
 }
 
 /// The same on sequences of an encoder-decoder, each with the number of tokens at its end that are scored. Of a sequence that scores none the
@@ -137,7 +134,7 @@ pub fn evaluate_sequences(
 ///
 /// # Errors
 ///
-/// As [`evaluate`]; [`EvaluationError::NoText`] where nothing is scored and there is no reference.
+/// As [`evaluate`]; [`EvaluationError::NothingScored`] where nothing is scored and there is no reference.
 pub fn evaluate_scored(
     decoder: &Decoder<'_>,
     reference: Option<&Decoder<'_>>,
@@ -146,13 +143,24 @@ pub fn evaluate_scored(
     memory: u64,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let JoinedSequences { tokens, windows } = JoinedSequences::of_scored(sequences);
-    if reference.is_none() && windows.iter().all(|window| window.scored == 0) {
+    let joined = JoinedSequences::of_scored(sequences);
+    if reference.is_none() && joined.windows.iter().all(|window| window.scored == 0) {
         return Err(EvaluationError::NothingScored);
     }
-    let window = windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
+    evaluate_whole((decoder, reference), ops, &joined, memory, watch)
+}
+
+/// The same on sequences that are a window each, whatever their lengths.
+fn evaluate_whole(
+    models: (&Decoder<'_>, Option<&Decoder<'_>>),
+    ops: &dyn Ops,
+    joined: &JoinedSequences,
+    memory: u64,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Evaluation, EvaluationError> {
+    let window = joined.windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
     let options = Options { memory, ..Options::windows_of(window) };
-    evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
+    evaluate_windows(models, ops, &joined.tokens, &joined.windows, options, watch)
 }
 
 fn evaluate_windows(

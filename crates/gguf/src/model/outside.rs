@@ -20,8 +20,7 @@ impl Builder<'_> {
         };
         let size = self.matrix_shape(position)?;
         let slab = self.slab(position, (0, 1), size, RowMap::all(size.0))?;
-        let name = &self.tensors[position].name;
-        let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
+        let module = names::stem_of(&self.tensors[position].name).to_owned();
         // Factors on embeddings and on logits, which graphs do not have (Falcon-H1).
         let factors = self.family.math.branch_multipliers;
         let number = |key: &str| match factors {
@@ -96,8 +95,7 @@ impl Builder<'_> {
         let mut slabs = vec![self.slab(tensor, (0, 1), size, RowMap::all(size.0))?];
         let first = self.slab(tensor, (0, 1), size, RowMap::Run { first: 0, count: 1 })?;
         slabs.extend(std::iter::repeat_n(first, without));
-        let name = &self.tensors[tensor].name;
-        let module = name.strip_suffix(".weight").unwrap_or(name).to_owned();
+        let module = names::stem_of(&self.tensors[tensor].name).to_owned();
         self.drafts.push(Draft {
             name: "per_layer_token_embd.weight".to_owned(),
             shape: vec![tokens, size.1],

@@ -55,6 +55,13 @@ pub(crate) fn dbrx(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
+/// The length of the sliding window, and the layers that have it.
+fn windows(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    window(facts, metadata)?;
+    metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+    Ok(())
+}
+
 /// The length of the sliding window, which must be there.
 fn window(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let window = facts.need(facts.config.sliding_window, "sliding_window")?;
@@ -62,10 +69,16 @@ fn window(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-pub(crate) fn gemma(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+/// The width of heads, which config.json states beside the hidden size.
+fn head_widths(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let head = count(facts.head_dim()?);
     metadata.set(facts.key("attention.key_length"), head.clone());
     metadata.set(facts.key("attention.value_length"), head);
+    Ok(())
+}
+
+pub(crate) fn gemma(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    head_widths(facts, metadata)?;
     let (attention, logits) = (facts.config.attention_softcap, facts.config.logit_softcap);
     metadata.set_some(facts.key("attn_logit_softcapping"), attention.map(|cap| cap as f32));
     metadata.set_some(facts.key("final_logit_softcapping"), logits.map(|cap| cap as f32));
@@ -124,9 +137,7 @@ fn layer_inputs(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
 pub(crate) fn gemma3n(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     window(facts, metadata)?;
     layer_inputs(facts, metadata)?;
-    let head = count(facts.head_dim()?);
-    metadata.set(facts.key("attention.key_length"), head.clone());
-    metadata.set(facts.key("attention.value_length"), head);
+    head_widths(facts, metadata)?;
     metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
     Ok(())
 }
@@ -428,8 +439,7 @@ pub(crate) fn afmoe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
 
 /// Full layers have no rotary embeddings.
 pub(crate) fn exaone_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
-    window(facts, metadata)?;
-    metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+    windows(facts, metadata)?;
     sigmoid_routed(facts, metadata)?;
     shared_width(facts, metadata);
     metadata.set(facts.key("rope.scaling.type"), "none");
@@ -463,8 +473,7 @@ pub(crate) fn laguna(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let shared = config.experts.as_ref().and_then(|experts| experts.shared_intermediate_size);
     metadata.set_some(facts.key("expert_shared_feed_forward_length"), shared.map(count));
     if config.sliding_window.is_some() {
-        window(facts, metadata)?;
-        metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+        windows(facts, metadata)?;
     }
     if let Some(sliding) = &config.rope.sliding {
         let turning = sliding.turning_components(facts.head_dim()?, 1.0);
@@ -499,8 +508,7 @@ pub(crate) fn ernie4_5_moe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result
 /// Models without windows state none.
 pub(crate) fn exaone4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     if facts.config.sliding_window.is_some() {
-        window(facts, metadata)?;
-        metadata.set(facts.key("attention.sliding_window_pattern"), facts.slides());
+        windows(facts, metadata)?;
     }
     Ok(())
 }
