@@ -279,6 +279,11 @@ impl Evaluation {
         let models = [self.tokenizer.as_deref(), Some(self.source.model.as_path()), self.reference.as_deref()];
         let models: Vec<&Path> = models.into_iter().flatten().collect();
         let options = SoundOptions { samples: self.num_samples, ..SoundOptions::default() };
+        if reference.as_ref().is_some_and(|reference| reference.sound_input() != Some(input)) {
+            let message = "‹reference› reads other inputs than the model, which reads sounds";
+            let remedy = Remedy::text("name the model that this one was made from");
+            return Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![remedy]));
+        }
         let sounds = sounds::open(&self.data, &models, input, options)?;
         let sequences = sounds::give(&mut model, &sounds, &models, reporter)?;
         if let Some(reference) = &mut reference {

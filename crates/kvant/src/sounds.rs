@@ -39,6 +39,12 @@ pub fn give(
     reporter: &Reporter<'_>,
 ) -> Result<Vec<ScoredEnd>, Error> {
     let rows = decoder.give_sounds(Arc::clone(sounds))?;
+    if sounds.cut() > 0 {
+        let (cut, all) = (sounds.cut(), counts::number(sounds.len(), "sound"));
+        reporter.note(&format!(
+            "{cut} of {all} are longer than the model's window, and only their beginning is read: split them, and the texts beside them"
+        ));
+    }
     let Some(stacks) = decoder.stacks() else {
         return Ok(rows.into_iter().map(|tokens| ScoredEnd { tokens, scored: 0 }).collect());
     };

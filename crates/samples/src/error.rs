@@ -88,7 +88,7 @@ impl Diagnostic for SampleError {
             Self::Unsupported { .. } => {
                 "give an .npz, .npy or .safetensors file of plain numbers, e.g. numpy.savez('data.npz', x=x.astype('float32')), a folder of such files, or images where the model has one input"
             }
-            Self::Io { .. } => return None,
+            Self::Io { .. } => "check the path, and that the file can be read",
         };
         Some(hint.to_owned())
     }

@@ -18,7 +18,7 @@ pub(crate) const FOREIGN_SOUNDS: &[&str] =
 /// # Errors
 /// A path that is missing or cannot be read, a folder without files of samples.
 pub fn files(path: &Path) -> Result<Vec<PathBuf>, SampleError> {
-    found(path, is_image, ".jpg or .png")
+    found(path, is_image, ".jpg or .png", "a picture")
 }
 
 /// The files of arrays and sounds, likewise; those of sounds that are not decoded are among them.
@@ -26,14 +26,22 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>, SampleError> {
 /// # Errors
 /// As [`files`].
 pub fn sound_files(path: &Path) -> Result<Vec<PathBuf>, SampleError> {
-    found(path, is_sound, "or .wav")
+    found(path, is_sound, "or .wav", "a sound")
 }
 
 /// The files of arrays and those that `is_media` says.
-fn found(path: &Path, is_media: fn(&Path) -> bool, ends: &str) -> Result<Vec<PathBuf>, SampleError> {
+fn found(path: &Path, is_media: fn(&Path) -> bool, ends: &str, media: &str) -> Result<Vec<PathBuf>, SampleError> {
     let about = std::fs::metadata(path).map_err(|e| SampleError::io(path, e))?;
     if !about.is_dir() {
-        return Ok(vec![path.to_path_buf()]);
+        return match is_media(path) || is_arrays(path) {
+            true => Ok(vec![path.to_path_buf()]),
+            false => Err(SampleError::unsupported(
+                path,
+                format!(
+                    "neither {media} nor a file of arrays: its name ends in none of .npz, .npy, .safetensors, {ends}"
+                ),
+            )),
+        };
     }
     let mut found = Vec::new();
     walk(path, is_media, DEEPEST, &mut found)?;
@@ -52,11 +60,16 @@ fn walk(folder: &Path, is_media: fn(&Path) -> bool, depth: usize, found: &mut Ve
             if depth > 0 {
                 walk(&entry, is_media, depth - 1, found)?;
             }
-        } else if is_media(&entry) || ["npy", "npz", "safetensors"].contains(&extension(&entry).as_str()) {
+        } else if is_media(&entry) || is_arrays(&entry) {
             found.push(entry);
         }
     }
     Ok(())
+}
+
+/// Returns whether the name is that of a file of arrays.
+fn is_arrays(path: &Path) -> bool {
+    ["npy", "npz", "safetensors"].contains(&extension(path).as_str())
 }
 
 /// Returns whether the name is that of an image.

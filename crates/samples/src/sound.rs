@@ -115,6 +115,8 @@ fn header(file: &Path, bytes: &[u8]) -> Result<SoundHeader, SampleError> {
     loop {
         let (name, size) = (bytes.get(at..at + 4).ok_or_else(cut)?, word(bytes, at + 4).ok_or_else(cut)?);
         let (start, end) = (at + 8, (at + 8).checked_add(size as usize).ok_or_else(cut)?);
+        // Programs that write into a pipe do not know the size of the samples, which reach to the end of the file then.
+        let end = if name == b"data" && size == u32::MAX { bytes.len() } else { end };
         let content = bytes.get(start..end);
         match name {
             b"fmt " => {
@@ -238,6 +240,15 @@ mod tests {
         assert_eq!(decode_sound(&file, 1).unwrap(), [0.25]);
         let header = sound_header(&file).unwrap();
         assert_eq!((header.rate, header.samples), (16_000, 4));
+    }
+
+    #[test]
+    fn samples_of_unknown_size_reach_to_the_end() {
+        let halves: Vec<u8> = [8192i16, 16384].iter().flat_map(|sample| sample.to_le_bytes()).collect();
+        let mut bytes = wav(1, 16, 1, &halves);
+        let size = bytes.len() - halves.len() - 4;
+        bytes[size..][..4].fill(0xff);
+        assert_eq!(decoded(&bytes).unwrap(), [0.25, 0.5]);
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Skip {
                 "name the field in which rows keep a string, a conversation or a list of tokens with ‹column›"
             }
             Skip::NotAConversation => {
-                "conversations are lists of messages with `role` and `content`; text needs no roles"
+                "conversations are lists of messages with `role` and `content`, which is text or a list of parts of type `text` or `image`; text needs no roles"
             }
             Skip::Refused => "give what the model's chat template takes, or text instead of conversations",
             Skip::OtherImages => {

@@ -197,6 +197,13 @@ impl Sounds {
         }
     }
 
+    /// The sounds of which the model reads the beginning alone, because they are longer than its window.
+    pub fn cut(&self) -> usize {
+        let Source::Files { files, extractor } = &self.source else { return 0 };
+        let ExtractorKind::LogMel { samples, .. } = extractor.kind else { return 0 };
+        self.order.iter().filter(|number| files[**number].samples > samples).count()
+    }
+
     /// The name of a sound in messages.
     pub fn name(&self, index: usize) -> String {
         match (self.number(index), &self.source) {
@@ -218,7 +225,7 @@ impl Sounds {
         }
         let text = fs::read_to_string(&file);
         let text = text.map_err(|cause| SoundDataError::Text { file, problem: format!("cannot be read: {cause}") })?;
-        Ok(Some(text.trim().to_owned()))
+        Ok(Some(text.trim_start_matches('\u{feff}').trim().to_owned()))
     }
 
     /// Where the sounds of a path come from; those beyond `samples` of the options are held out.
@@ -251,9 +258,10 @@ impl Sounds {
     }
 }
 
-/// The file with the text of a sound.
+/// The file with the text of a sound: `a.txt`, or `a.TXT` where there is no such file.
 fn text_of(sound: &Path) -> PathBuf {
-    sound.with_extension("txt")
+    let [lower, upper] = ["txt", "TXT"].map(|end| sound.with_extension(end));
+    if !lower.is_file() && upper.is_file() { upper } else { lower }
 }
 
 /// Files of sounds whose headers fit the extractor, which fits what the model reads.
@@ -334,13 +342,15 @@ mod tests {
         let dir = folder(&[
             ("preprocessor_config.json", WHISPER.as_bytes()),
             ("a.wav", &wav(16_000, &tones)),
-            ("a.txt", " one two\n".as_bytes()),
+            ("a.TXT", "\u{feff} one two\n".as_bytes()),
             ("b.wav", &wav(16_000, &tones[..10])),
         ]);
         let input = SoundInput::LogMel { bins: 4, frames: 4 };
         let sounds = opened(dir.path(), input).unwrap();
         assert_eq!((sounds.len(), sounds.length(0).unwrap(), sounds.values(1).unwrap().len()), (2, 16, 16));
         assert_eq!((sounds.text(0).unwrap().as_deref(), sounds.text(1).unwrap()), (Some("one two"), None));
+        // The first is longer than the window of the model.
+        assert_eq!(sounds.cut(), 1);
         assert!(matches!(sounds.values(2), Err(SoundDataError::NoSound { index: 2, count: 2 })));
         let provenance = sounds.provenance(dir.path(), SoundOptions::default()).unwrap();
         assert_eq!((provenance.files, provenance.samples), (3, 2));

@@ -202,7 +202,7 @@ impl Diagnostic for GgufPlanError {
     }
 
     fn hint(&self) -> Option<String> {
-        let other = "write a checkpoint for other loaders, e.g. with ‹scheme› W8A16 or FP8_DYNAMIC";
+        let other = "write a checkpoint for other loaders, e.g. with ‹scheme› FP8_DYNAMIC";
         match self {
             GgufPlanError::Container(error) => error.hint(),
             GgufPlanError::Import(error) => error.hint(),

@@ -13,8 +13,9 @@ pub(in super::super) fn read(
     sink: &mut Sink<'_>,
 ) -> Result<(), CalibrationDataError> {
     let mut bytes = Vec::new();
-    let beginning =
-        stream::open(file, reading.max_bytes)?.take(reading.max_document.saturating_add(1)).read_to_end(&mut bytes);
+    let mut whole = stream::open(file, reading.max_bytes)?;
+    let beginning = stream::skip_mark(&mut whole)
+        .and_then(|()| whole.take(reading.max_document.saturating_add(1)).read_to_end(&mut bytes));
     beginning.map_err(|cause| stream::failure(file, reading.max_bytes, cause))?;
     let cut = bytes.len() as u64 > reading.max_document;
     if cut {

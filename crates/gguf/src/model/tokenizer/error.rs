@@ -58,7 +58,7 @@ impl Diagnostic for TokenizerProblem {
             TokenizerProblem::TooMany { .. } => Some("take the tokenizer that came with the weights".to_owned()),
             TokenizerProblem::Damaged(_) => Some("download it again".to_owned()),
             TokenizerProblem::Model(_) | TokenizerProblem::Split(_) => {
-                Some("write a checkpoint for other loaders, e.g. with ‹scheme› W8A16 or FP8_DYNAMIC".to_owned())
+                Some("write a checkpoint for other loaders, e.g. with ‹scheme› FP8_DYNAMIC".to_owned())
             }
         }
     }
