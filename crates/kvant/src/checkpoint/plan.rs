@@ -183,7 +183,7 @@ impl CheckpointPlan {
         let of_file = self.file.as_ref().map_or(0, |file| file.peak_memory(*threads));
         // A graph is written from memory, in which its constants are there in up to three forms.
         let of_graph = if self.is_graph { 3 * self.plan.layout().total_size() } else { 0 };
-        of_weights.saturating_add(of_graph).max(of_file)
+        of_weights.saturating_add(of_graph).max(of_file).saturating_add(memory::PROGRAM)
     }
 
     /// The same, with the threads.

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Job;
 use crate::json::path as path_json;
-use crate::memory::PeakMemory;
+use crate::memory::{self, PeakMemory};
 use crate::paths::{OutputKind, check_name};
 use crate::{calibration, quality};
 use kvant_checkpoint::finite;
@@ -38,7 +38,7 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
         true => plan.measuring_memory(calibration::size(job, Decoder::open(&checkpoint)?.longest()), threads),
         false => plan.peak_memory(threads),
     };
-    Ok(GgufFilePlan { checkpoint, plan, memory: PeakMemory { bytes, threads } })
+    Ok(GgufFilePlan { checkpoint, plan, memory: PeakMemory { bytes: bytes + memory::PROGRAM, threads } })
 }
 
 /// The plan of writing a GGUF file.
