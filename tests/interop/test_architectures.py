@@ -4,7 +4,6 @@ KVANT_UPDATE_DOCS writes it."""
 import json
 import os
 
-import compressed_tensors.compressors
 import pytest
 import torch
 
@@ -50,6 +49,11 @@ Linear layers of architectures without a description are recognized by shape and
 names no loader for them. Of language models with towers the language model is described. The table shows what transformers loads of small
 models, with all weights as Kvant meant them; classes that read the float weight of a layer as they are loaded raise an error for packed
 codes.
+
+`tests/interop/count_architectures.py` quantizes small models of 104 architectures to INT4 (groups of 32) and to FP8_DYNAMIC in compressed-tensors' layout
+and loads them in transformers 5.23: INT4 loads with the weights meant and no key missing in 81, FP8 in 97. Of the other seven, transformers 5.16 loads
+DINOv2 (5.23 raises an error while it converts names), vLLM's loaders read the experts of Gemma 4, Mistral 4 and Qwen3-VL in one tensor, ResNet is written
+in Quark's layout and as floats on the grid, and Zamba2 and MiniMax M3's language model alone are refused with the reason.
 
 """
 HEADER = ("architecture", "outputs", "calibration", "algorithms", "int4", "FP8", "formats", "loaders run")
@@ -122,16 +126,6 @@ def rows(kvant, module_path):
     return [row(*source) for source in sources(module_path("architectures"))]
 
 
-def weights(directory):
-    """The weights of a model that transformers loads whole, dequantized."""
-    model, report = undescribed_models.load(directory)
-    assert not report["missing_keys"] and not report["unexpected_keys"], (directory, report)
-    for module in model.modules():
-        if hasattr(module, "quantization_scheme"):
-            compressed_tensors.compressors.decompress_module(module)
-    return {name: parameter.detach().float() for name, parameter in model.named_parameters()}
-
-
 @pytest.fixture(scope="module")
 def loaded(kvant, module_path):
     root = module_path("undescribed")
@@ -144,7 +138,7 @@ def loaded(kvant, module_path):
             if layout == "compressed-tensors" and done.returncode == 1 and "raises where codes are packed" in done.stderr:
                 return ""
             assert done.returncode == 0, done.stderr
-        meant, found = weights(root / "fake"), weights(root / "compressed-tensors")
+        meant, found = undescribed_models.weights(root / "fake"), undescribed_models.weights(root / "compressed-tensors")
         assert meant.keys() <= found.keys(), name
         # The fake export is rounded to bf16.
         wrong = [key for key, weight in meant.items() if not torch.allclose(found[key], weight, rtol=1e-2, atol=1e-6)]

@@ -3,6 +3,7 @@ with towers."""
 
 import pathlib
 
+import compressed_tensors.compressors
 import torch
 import transformers
 
@@ -55,6 +56,16 @@ def load(directory):
     """The model, and what transformers says of its loading."""
     config = transformers.AutoConfig.from_pretrained(directory)
     return getattr(transformers, config.architectures[0]).from_pretrained(directory, output_loading_info=True)
+
+
+def weights(directory):
+    """The weights of a model that transformers loads whole, dequantized."""
+    model, report = load(directory)
+    assert not report["missing_keys"] and not report["unexpected_keys"], (directory, report)
+    for module in model.modules():
+        if hasattr(module, "quantization_scheme"):
+            compressed_tensors.compressors.decompress_module(module)
+    return {name: parameter.detach().float() for name, parameter in model.named_parameters()}
 
 
 def save(name, out):
