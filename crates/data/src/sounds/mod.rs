@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn folders_hold_sounds_with_texts() {
-        let tones: Vec<i16> = (0..9000).map(|at| (at % 100) * 300).collect();
+        let tones: Vec<i16> = (0..20_000).map(|at| (at % 100) * 300).collect();
         let dir = folder(&[
             ("preprocessor_config.json", WHISPER.as_bytes()),
             ("a.wav", &wav(16_000, &tones)),
