@@ -7,6 +7,7 @@ use crate::args::{
 };
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
+use kvant::page::PageFormat;
 use kvant::{
     Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, MixTarget, Prompt,
     QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
@@ -141,6 +142,7 @@ impl TryFrom<SearchArgs> for Search {
         job.recipe.scales = args.scales;
         job.recipe.no_keep_defaults = args.no_keep_defaults;
         job.sinks.formats = args.format;
+        job.sinks.page = args.report;
         job.sinks.commit.overwrite = args.replace.overwrite;
         Ok(Search {
             job,
@@ -219,6 +221,7 @@ impl From<EvalArgs> for Evaluation {
             precision: args.precision,
             labels: args.labels,
             num_samples: args.num_samples,
+            page: args.report,
             preprocess: args.preprocess,
             limits: limits(&args.run, args.max_memory, args.engine),
             ..Evaluation::new(Source { model: args.model, adapters: args.adapters.lora }, args.data)
@@ -264,7 +267,12 @@ fn of_towers(scheme: String) -> LayerTypeText {
 
 fn job(args: RecipeArgs, run: &RunArgs) -> Job {
     let max_memory = args.calibration.max_memory;
-    let OnnxArgs { preprocess, report, min_sqnr, external_data, engine, .. } = args.onnx;
+    let OnnxArgs { preprocess, min_sqnr, external_data, engine, .. } = args.onnx;
+    let (page, report) = match args.report {
+        Some(path) if PageFormat::of(&path).is_some() => (Some(path), None),
+        // The object that programs read, of graphs.
+        path => (None, path),
+    };
     let mut limits = limits(run, max_memory, engine);
     limits.quality.min_sqnr = min_sqnr;
     Job {
@@ -320,6 +328,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             save_imatrix: args.gguf.save_imatrix,
             graph_formats: args.onnx.layout,
             report,
+            page,
             external_data,
             settings: args.typed,
         },

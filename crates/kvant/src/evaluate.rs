@@ -9,6 +9,7 @@ use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
 use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
+use crate::page;
 use crate::paths::{MODEL, data_file, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::sounds;
@@ -56,6 +57,8 @@ pub struct Evaluation {
     pub precision: Precision,
     /// The array of a graph's data with the class of each sample.
     pub labels: Option<String>,
+    /// The path for a report for people, in HTML (.html) or Markdown (.md).
+    pub page: Option<PathBuf>,
     /// Samples of a graph's data, images or sounds to take; `None` is all.
     pub num_samples: Option<usize>,
     /// The preprocessing of images for a graph.
@@ -116,6 +119,7 @@ impl Evaluation {
             stride: None,
             precision: Precision::F32,
             labels: None,
+            page: None,
             num_samples: None,
             preprocess: None,
             limits: Limits::default(),
@@ -127,7 +131,10 @@ impl Evaluation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
-        concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))
+        page::check(self.page.as_ref())?;
+        let report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
+        page::write(self.page.as_deref(), &self.source.model, "eval", || report.to_json())?;
+        Ok(report)
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {

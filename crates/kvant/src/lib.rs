@@ -404,6 +404,7 @@ pub mod json;
 pub mod loading;
 mod memory;
 mod onnx;
+pub mod page;
 mod paths;
 mod pipeline;
 mod quality;

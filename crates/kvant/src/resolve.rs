@@ -110,7 +110,7 @@ fn graph_setting(job: &Job) -> Option<&'static str> {
         (!graph.enable_pass.is_empty(), "‹enable-pass›"),
         (!graph.disable_pass.is_empty(), "‹disable-pass›"),
         (job.data.preprocess.is_some(), "‹preprocess›"),
-        (job.sinks.report.is_some(), "‹report›"),
+        (job.sinks.report.is_some(), "‹report› in JSON"),
         (job.limits.quality.min_sqnr.is_some(), "‹min-sqnr›"),
         (job.sinks.external_data != ExternalData::Auto, "‹external-data›"),
         (engine.choice != RuntimeChoice::Auto, "‹runtime›"),

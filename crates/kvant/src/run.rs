@@ -8,6 +8,7 @@ use crate::events::{Events, Reporter};
 use crate::gguf::{self, GgufFilePlan};
 use crate::job::{Format, Job, SourceKind};
 use crate::onnx::{self, GraphPlan};
+use crate::page;
 use crate::pipeline::{self, PipelinePlan};
 use crate::report::Report;
 use crate::{paths, quality, quality_level};
@@ -76,7 +77,14 @@ impl Job {
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<Report, Error> {
-        let mut job = self.prepared(true)?;
+        let job = self.prepared(true)?;
+        let report = Self::made(job, reporter)?;
+        page::write(self.sinks.page.as_deref(), &self.source.model, "quantize", || report.to_json())?;
+        Ok(report)
+    }
+
+    /// Makes what a job whose paths are checked asks for.
+    fn made(mut job: Job, reporter: &Reporter<'_>) -> Result<Report, Error> {
         if let Some(note) = quality_level::settle(&mut job)? {
             reporter.note(&note);
             quality_level::refuse_without_data(&job)?;

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
 use crate::job::{Sensitivity, SourceKind};
 use crate::onnx;
+use crate::page;
 use crate::paths::{self, FileKind, Paths};
 use kvant_onnx::sensitivity::Outcome;
 
@@ -33,7 +34,10 @@ impl Sensitivity {
             return Err(error.with_hint(Some("`kvant eval ‹reference›` measures the damage block by block".to_owned())));
         }
         let (outcome, written) = onnx::sensitivity::run(self, reporter)?;
-        Ok(SensitivityReport { outcome, unwritten: written.err() })
+        let report = SensitivityReport { outcome, unwritten: written.err() };
+        let page = self.job.sinks.page.as_deref();
+        page::write(page, &self.job.source.model, "sensitivity", || &report.outcome)?;
+        Ok(report)
     }
 }
 
@@ -42,6 +46,9 @@ fn check_paths(analysis: &Sensitivity) -> Result<(), Error> {
     paths.reads_job(&analysis.job);
     paths.reads("the test data", analysis.test.as_deref());
     paths.writes_file("‹output›", analysis.output.as_deref(), FileKind::Recipe);
+    let page = analysis.job.sinks.page.as_deref();
+    page::check_name(page)?;
+    paths.writes_file("‹report›", page, FileKind::Page);
     let test = analysis.test.as_deref().and_then(|path| paths::data_file(SourceKind::Graph, path));
     let test = test.map(|path| ("‹eval›", path));
     paths::refuse_missing(paths::named(&analysis.job).chain(test))?;

@@ -85,6 +85,9 @@ pub struct EvalArgs {
     /// The engine that runs graphs.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// Write a report with charts: .html, or .md for a model card
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Run")]
+    pub report: Option<PathBuf>,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,

@@ -14,6 +14,7 @@ mod onnx;
 mod plan;
 mod quantize;
 mod recipe;
+mod report;
 mod run;
 mod search;
 mod sensitivity;
@@ -32,6 +33,7 @@ pub use onnx::{EngineArgs, OnnxArgs};
 pub use plan::PlanArgs;
 pub use quantize::QuantizeArgs;
 pub use recipe::RecipeArgs;
+pub use report::ReportArgs;
 pub use run::{FinishArgs, OverwriteArgs, RunArgs};
 pub use search::SearchArgs;
 pub use sensitivity::SensitivityArgs;
@@ -151,6 +153,8 @@ pub enum Command {
     Sensitivity(Box<SensitivityArgs>),
     /// Search for the mix of schemes, layer by layer, that loses least for its size
     Search(Box<SearchArgs>),
+    /// Write a report of results in HTML or Markdown, or compare several
+    Report(ReportArgs),
     /// List schemes, formats, algorithms, model families, loaders and more
     List(ListArgs),
     /// Print a completion script for a shell
@@ -185,6 +189,7 @@ impl Command {
             Command::Generate(_) => "generate",
             Command::Sensitivity(_) => "sensitivity",
             Command::Search(_) => "search",
+            Command::Report(_) => "report",
             Command::List(_) => "list",
             Command::Completions(_) => "completions",
             Command::OpenGraph(_) => "open-graph",

@@ -85,9 +85,6 @@ pub struct OnnxArgs {
     /// docs/reference/onnx.md.
     #[arg(long, value_name = "STEPS")]
     pub preprocess: Option<String>,
-    /// Also write the object that --json prints to a file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub report: Option<PathBuf>,
     /// Fail, and write only the report, if the SQNR of an output is lower
     #[arg(long, value_name = "DB", allow_negative_numbers = true, value_parser = decibels)]
     pub min_sqnr: Option<f64>,

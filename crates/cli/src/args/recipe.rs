@@ -121,6 +121,9 @@ pub struct RecipeArgs {
     /// Options of ONNX graphs only.
     #[command(flatten)]
     pub onnx: OnnxArgs,
+    /// Write a report with charts: .html, or .md for a model card; for graphs .json too, the object that --json prints
+    #[arg(long, help_heading = "Run", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
     /// The options by name.
     #[arg(skip)]
     pub typed: Options,

@@ -115,6 +115,9 @@ pub struct SearchArgs {
     /// Whether files may be replaced.
     #[command(flatten)]
     pub replace: OverwriteArgs,
+    /// Write a report with charts: .html, or .md for a model card
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Run")]
+    pub report: Option<PathBuf>,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,

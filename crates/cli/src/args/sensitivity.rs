@@ -100,7 +100,6 @@ const OF_OTHERS: &[&str] = &[
     "propagate",
     "imatrix",
     "save_imatrix",
-    "report",
     "external_data",
     "min_sqnr",
 ];

@@ -9,6 +9,7 @@ mod list;
 mod open_graph;
 mod plan;
 mod quantize;
+mod report;
 mod search;
 mod sensitivity;
 mod verify;
@@ -32,6 +33,7 @@ pub fn run(command: Command, printer: &Printer) -> Result<(), Error> {
         Command::Generate(args) => generate::run(*args, printer),
         Command::Sensitivity(args) => sensitivity::run(*args, printer),
         Command::Search(args) => search::run(*args, printer),
+        Command::Report(args) => report::run(args, printer),
         Command::List(args) => list::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
         Command::OpenGraph(args) => open_graph::run(&args, printer),

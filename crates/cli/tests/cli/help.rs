@@ -13,6 +13,7 @@ fn help_texts() {
         ("help_plan", &["plan", "-h"]),
         ("help_eval", &["eval", "--help"]),
         ("help_generate", &["generate", "--help"]),
+        ("help_report", &["report", "--help"]),
         ("help_inspect", &["inspect", "--help"]),
         ("help_verify", &["verify", "--help"]),
         ("help_list", &["list", "--help"]),

@@ -7,8 +7,20 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const SCHEMAS: [&str; 11] =
-    ["quantize", "convert", "plan", "inspect", "verify", "eval", "generate", "sensitivity", "search", "list", "error"];
+const SCHEMAS: [&str; 11] = [
+    "quantize",
+    "convert",
+    "plan",
+    "inspect",
+    "verify",
+    "eval",
+    "generate",
+    "sensitivity",
+    "search",
+    "report",
+    "list",
+    "error",
+];
 
 fn schema(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/schemas/{name}.schema.json"));
@@ -209,6 +221,8 @@ fn quantize_and_convert_json_match_their_schemas() {
     let generate = ["generate", "int4", "--prompt", SENTENCE, "--prompt", "fn", "--max-new-tokens", "4"];
     check(&place, "generate", &generate);
     check(&place, "generate", &[&generate[..], &["--reference", "nano_llama"]].concat());
+    place.write("eval.json", &place.succeed(&[&eval[..], &["--json"]].concat()).stdout);
+    check(&place, "report", &["report", "eval.json", "-o", "eval.html"]);
     let search = ["search", "nano_llama", "--options", "int4:g128,int8:channel", "--data", "text.txt"];
     let few = ["--num-samples", "2", "--seq-len", "32"];
     check(&place, "search", &[&search[..], &few].concat());

@@ -30,6 +30,7 @@ mod plan;
 mod preflight;
 mod quality;
 mod quantize;
+mod reports;
 #[cfg(unix)]
 mod resume;
 #[cfg(unix)]

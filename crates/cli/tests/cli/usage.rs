@@ -66,7 +66,7 @@ fn colours_of_usage_errors_follow_the_option() {
 #[test]
 fn sensitivity_help_has_only_graph_options() {
     let help = Place::empty().succeed(&["sensitivity", "--help"]).stdout;
-    for foreign in ["Hugging Face", "--format", "--kv-cache", "--seq-len", "--imatrix", "--carry", "--report"] {
+    for foreign in ["Hugging Face", "--format", "--kv-cache", "--seq-len", "--imatrix", "--carry"] {
         assert!(!help.contains(foreign), "{foreign}");
     }
     for own in ["ONNX graph", "--target-sqnr", "--op-types", "--calibration-method", "--seed"] {

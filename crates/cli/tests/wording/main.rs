@@ -168,8 +168,19 @@ fn settings_in_messages_are_options_of_the_command_line() {
             .unwrap();
         String::from_utf8(run.stdout).unwrap()
     };
-    let commands =
-        ["quantize", "convert", "plan", "inspect", "verify", "eval", "generate", "sensitivity", "search", "list"];
+    let commands = [
+        "quantize",
+        "convert",
+        "plan",
+        "inspect",
+        "verify",
+        "eval",
+        "generate",
+        "sensitivity",
+        "search",
+        "report",
+        "list",
+    ];
     let help: String = commands.iter().map(|command| help(command)).collect();
     let mut count = 0;
     for source in sources(LIBRARIES) {

@@ -26,6 +26,8 @@ pub struct Sinks {
     pub graph_formats: Vec<PairLayout>,
     /// The path for a report on every tensor of a graph.
     pub report: Option<PathBuf>,
+    /// The path for a report for people, in HTML (.html) or Markdown (.md).
+    pub page: Option<PathBuf>,
     /// When weights of a graph are stored in a separate file.
     pub external_data: ExternalData,
     /// The settings of this job by name, as the user gave them. A run refuses to resume the work of a job with other settings, and

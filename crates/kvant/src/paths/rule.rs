@@ -5,6 +5,7 @@
 use super::name::refuse_slash;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job, SourceKind};
+use crate::page;
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
 use kvant_checkpoint::gguf::imatrix;
@@ -33,6 +34,8 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.reads("the evaluation text", evaluated);
     paths.writes_model(job.sinks.output.as_deref());
     paths.writes_file("‹report›", job.sinks.report.as_deref(), FileKind::Report);
+    paths.writes_file("‹report›", job.sinks.page.as_deref(), FileKind::Page);
+    page::check_name(job.sinks.page.as_deref())?;
     paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref(), FileKind::Importance);
     let evaluated_file = evaluated.and_then(|path| data_file(job.source.kind(), path));
     refuse_missing(named(job).chain(evaluated_file.map(|path| ("‹eval›", path))))?;
@@ -218,6 +221,8 @@ struct Written {
 pub enum FileKind {
     /// JSON about each tensor of a graph.
     Report,
+    /// A report for people.
+    Page,
     /// GGUF with the importance of inputs.
     Importance,
     /// A recipe in TOML.
@@ -236,6 +241,7 @@ impl FileKind {
         }
         let (is_of_kind, mismatch) = match self {
             FileKind::Report => (is_report(path), "it is not a report of Kvant"),
+            FileKind::Page => (page::is_page(path), "it is not a report of Kvant"),
             FileKind::Importance => (imatrix::is_imatrix(path), "it is not an importance matrix"),
             FileKind::Sensitivities => (holds_sensitivities(path), "it does not hold sensitivities"),
             FileKind::Recipe => (is_recipe(path), "it is not a recipe"),

@@ -22,6 +22,7 @@ use crate::ending::{Stopped, concluded};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
 use crate::job::{MixTarget, Search, SourceKind};
+use crate::page;
 use crate::paths::{self, FileKind, Paths};
 use crate::quality;
 use crate::text::shown;
@@ -45,7 +46,11 @@ impl Search {
             Some(path) if path.exists() => Stopped::Resumes,
             _ => Stopped::StartsOver,
         };
-        let report = concluded(stopped, || self.carry_out(&Reporter::new(events, cancel)))?;
+        let report = concluded(stopped, || {
+            let report = self.carry_out(&Reporter::new(events, cancel))?;
+            page::write(self.job.sinks.page.as_deref(), &self.job.source.model, "search", || report.to_json())?;
+            Ok(report)
+        })?;
         let Some(job) = &self.then else { return Ok(report) };
         let quantized = job.run(events, cancel);
         Ok(SearchReport { quantized: Some(quantized.map(Box::new)), ..report })
@@ -108,6 +113,8 @@ impl Search {
         paths.reads("the evaluation text", self.eval.as_deref());
         paths.writes_file("‹output›", self.output.as_deref(), FileKind::Recipe);
         paths.writes_file("‹sensitivities›", kept.as_deref(), FileKind::Sensitivities);
+        page::check_name(job.sinks.page.as_deref())?;
+        paths.writes_file("‹report›", job.sinks.page.as_deref(), FileKind::Page);
         paths.writes_model(self.then.as_ref().and_then(|then| then.sinks.output.as_deref()));
         let eval = self.eval.iter().map(|path| ("‹eval›", path.as_path()));
         paths::refuse_missing(paths::named(job).chain(eval))?;

@@ -1,0 +1,67 @@
+//! Reports for people: pages of runs, pages of saved results, and files that are not replaced.
+
+use crate::kvant::Place;
+
+const TEXT: &str = "The tower stood where the river turns. Nobody had seen who built it, and nobody asked any more. ";
+
+fn read(place: &Place, name: &str) -> String {
+    std::fs::read_to_string(place.path(name)).unwrap()
+}
+
+#[test]
+fn commands_write_pages_of_what_they_found() {
+    let place = Place::new();
+    place.write("text.txt", &TEXT.repeat(40));
+    let calib = ["--calib", "text.txt", "--num-samples", "4", "--seq-len", "32", "--algorithm", "gptq"];
+    let quantize = ["quantize", "nano_llama", "-s", "int4:g32", "-o", "int4", "--report", "int4.html"];
+    place.succeed(&[&quantize[..], &calib].concat());
+    let page = read(&place, "int4.html");
+    for shown in ["Quantization: nano_llama", "int4:g32", "model.layers.0.mlp.down_proj", "text.txt", "<svg"] {
+        assert!(page.contains(shown), "{shown}");
+    }
+    let eval = ["eval", "int4", "--reference", "nano_llama", "--data", "text.txt", "--seq-len", "64"];
+    let result = place.succeed(&[&eval[..], &["--json", "--report", "eval.md"]].concat()).stdout;
+    let page = read(&place, "eval.md");
+    assert!(page.contains("# Evaluation: int4") && page.contains("| block 3 |"), "{page}");
+    // The same command replaces its own page.
+    place.succeed(&[&eval[..], &["--report", "eval.md"]].concat());
+
+    place.write("a.json", &result);
+    place.write("b.json", &result);
+    assert_eq!(place.succeed(&["report", "a.json", "b.json", "-o", "both.html"]).stdout, "both.html\n");
+    assert!(read(&place, "both.html").contains("2 models"));
+    let made = place.succeed(&["report", "a.json", "-o", "one.md", "--json"]).json();
+    assert_eq!(made["output"], "one.md");
+
+    let search =
+        ["search", "nano_llama", "--options", "int4:g128,int8:channel", "--data", "text.txt", "--num-samples", "2"];
+    place.succeed(&[&search[..], &["--seq-len", "32", "--report", "search.html"]].concat());
+    assert!(read(&place, "search.html").contains("Size and divergence"));
+}
+
+#[test]
+fn files_that_are_no_pages_are_kept() {
+    let place = Place::new();
+    place.write("text.txt", &TEXT.repeat(40));
+    place.write("mine.html", "<p>mine");
+    place.write("plan.json", r#"{"schema": "kvant.plan/1"}"#);
+    let eval = ["eval", "nano_llama", "--data", "text.txt", "--seq-len", "64", "--report"];
+    let quantize = ["quantize", "nano_llama", "-s", "int4:g32", "-o", "out", "--report"];
+    for (line, code, words) in [
+        (&[&eval[..], &["mine.html"]].concat()[..], 1, "mine.html cannot be replaced: it is not a report of Kvant"),
+        (&[&eval[..], &["a.pdf"]].concat(), 2, "a.pdf: reports are pages in HTML or Markdown"),
+        (&[&eval[..], &["none/a.html"]].concat(), 2, "its directory does not exist"),
+        (&[&quantize[..], &["mine.html"]].concat(), 1, "mine.html exists already"),
+        (&[&quantize[..], &["mine.html", "--overwrite"]].concat(), 1, "it is not a report of Kvant"),
+        (&[&quantize[..], &["a.json"]].concat(), 2, "--report in JSON applies only to ONNX graphs"),
+        (&["report", "plan.json", "-o", "a.html"], 1, "plan is not the result of"),
+        (&["report", "text.txt", "-o", "a.html"], 1, "text.txt is not JSON"),
+        (&["report", "none.json", "-o", "a.html"], 2, "none.json"),
+        (&["report", "plan.json", "-o", "plan.json"], 2, "reports are pages"),
+    ] {
+        let run = place.run(line);
+        assert!(run.code == Some(code) && run.stderr.contains(words), "{line:?}: {run:?}");
+    }
+    assert_eq!(read(&place, "mine.html"), "<p>mine");
+    assert!(!place.path("out").exists() && !place.path("a.html").exists());
+}

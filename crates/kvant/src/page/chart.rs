@@ -1,0 +1,228 @@
+//! Charts as SVG. Colours are those of the page, so that charts follow its light and dark modes.
+
+use super::number;
+use svg::Document;
+use svg::node::element::{Circle, Line, Polyline, Rectangle, Text, Title};
+
+/// The width of a chart; its height follows from what it shows.
+const WIDTH: f64 = 800.0;
+/// The height of a bar with its name.
+const ROW: f64 = 36.0;
+/// The longest bar, as a percentage of the page's width: the rest is for its number.
+const LONGEST_BAR: f64 = 80.0;
+/// The most characters of a name in a legend; the middle of longer ones is left out.
+const LONGEST_NAME: usize = 90;
+
+/// A bar for each name.
+#[derive(Clone, Debug)]
+pub(super) struct Bars {
+    pub title: String,
+    pub unit: String,
+    pub rows: Vec<(String, f64)>,
+}
+
+/// Points by two numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Points {
+    pub title: String,
+    pub x: String,
+    pub y: String,
+    pub series: Vec<Series>,
+}
+
+/// Points that belong together.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    pub name: String,
+    /// Whether a line joins them.
+    pub is_line: bool,
+    pub points: Vec<Point>,
+}
+
+/// A point with a name.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    pub x: f64,
+    pub y: f64,
+    pub name: String,
+}
+
+/// The beginning and the end of a name that is too long.
+fn short(name: &str) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= LONGEST_NAME {
+        return name.to_owned();
+    }
+    let half = (LONGEST_NAME - 1) / 2;
+    let (start, end) = (&letters[..half], &letters[letters.len() - half..]);
+    start.iter().chain(['…'].iter()).chain(end).collect()
+}
+
+fn label(text: impl Into<String>, x: f64, y: f64, anchor: &str) -> Text {
+    Text::new(text).set("x", round(x)).set("y", round(y)).set("text-anchor", anchor)
+}
+
+fn named(title: &str) -> Title {
+    Title::new(title)
+}
+
+/// Two decimals are enough for a picture, and keep pages small.
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+fn document(height: f64, title: &str) -> Document {
+    Document::new()
+        .set("viewBox", (0, 0, WIDTH, round(height)))
+        .set("role", "img")
+        .set("aria-label", title)
+        .add(named(title))
+}
+
+impl Bars {
+    /// The chart: each name above its bar. Lengths are shares of the page's width, so that text keeps its size on narrow pages.
+    pub fn svg(&self) -> String {
+        let most = self.rows.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let drawing = Document::new()
+            .set("width", "100%")
+            .set("height", ROW * self.rows.len() as f64)
+            .set("role", "img")
+            .set("aria-label", self.title.as_str())
+            .add(named(&self.title));
+        let rows = self.rows.iter().enumerate();
+        let drawing = rows.fold(drawing, |drawing, (index, (name, value))| {
+            let top = ROW * index as f64;
+            let share = if most > 0.0 { (value / most).clamp(0.0, 1.0) } else { 0.0 };
+            let width = round(share * LONGEST_BAR).max(0.2);
+            let shown = format!("{} {}", number(Some(*value)), self.unit);
+            let bar = Rectangle::new()
+                .set("class", "bar")
+                .set("y", top + 16.0)
+                .set("width", format!("{width}%"))
+                .set("height", 10)
+                .set("rx", 2)
+                .add(named(&format!("{name}: {shown}")));
+            let behind = Text::new(shown.trim_end()).set("x", format!("{width}%")).set("dx", 6).set("y", top + 25.0);
+            drawing.add(Text::new(name.as_str()).set("x", 0).set("y", top + 12.0)).add(bar).add(behind)
+        });
+        drawing.to_string()
+    }
+}
+
+/// From a range of values to one of the chart, by logarithms if the values span more than a factor of twenty.
+struct Axis {
+    low: f64,
+    high: f64,
+    start: f64,
+    end: f64,
+    is_log: bool,
+}
+
+impl Axis {
+    fn of(values: &[f64], start: f64, end: f64) -> Axis {
+        let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+        let is_log = low > 0.0 && high > 20.0 * low;
+        let (low, high) = if is_log { (low.log10(), high.log10()) } else { (low, high) };
+        let room = if high > low { 0.06 * (high - low) } else { 1.0 };
+        Axis { low: low - room, high: high + room, start, end, is_log }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let value = if self.is_log { value.max(f64::MIN_POSITIVE).log10() } else { value };
+        self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+    }
+
+    /// Round values along it.
+    fn ticks(&self) -> Vec<f64> {
+        let (low, high) = (self.low, self.high);
+        if self.is_log {
+            let tens = (low.floor() as i32..=high.ceil() as i32).map(|power| 10f64.powi(power));
+            let all = tens.flat_map(|ten| if high - low < 2.5 { vec![ten, 2.0 * ten, 5.0 * ten] } else { vec![ten] });
+            return all.filter(|tick| (low..=high).contains(&tick.log10())).collect();
+        }
+        let rough = (high - low) / 5.0;
+        let ten = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * ten).into_iter().find(|step| *step >= rough);
+        let step = step.unwrap_or(rough);
+        (0..12)
+            .map(|index| (low / step).ceil() * step + f64::from(index) * step)
+            .take_while(|tick| *tick <= high)
+            .collect()
+    }
+}
+
+/// A tick without needless zeros.
+fn tick_label(tick: f64) -> String {
+    let text = number(Some(tick));
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+impl Points {
+    /// The chart.
+    pub fn svg(&self) -> String {
+        let all: Vec<&Point> = self.series.iter().flat_map(|series| &series.points).collect();
+        let legend = 20.0 * self.series.len() as f64;
+        let (bottom, left) = (350.0, 80.0);
+        let height = bottom + 44.0 + legend;
+        let mut drawing = document(height, &self.title);
+        if all.is_empty() {
+            return drawing.to_string();
+        }
+        let across = Axis::of(&all.iter().map(|point| point.x).collect::<Vec<_>>(), left, WIDTH - 20.0);
+        let up = Axis::of(&all.iter().map(|point| point.y).collect::<Vec<_>>(), bottom, 16.0);
+        for tick in across.ticks() {
+            let x = round(across.place(tick));
+            let line = Line::new().set("class", "grid").set("x1", x).set("x2", x).set("y1", 16).set("y2", bottom);
+            drawing = drawing.add(line).add(label(tick_label(tick), x, bottom + 18.0, "middle"));
+        }
+        for tick in up.ticks() {
+            let y = round(up.place(tick));
+            let line =
+                Line::new().set("class", "grid").set("x1", left).set("x2", WIDTH - 20.0).set("y1", y).set("y2", y);
+            drawing = drawing.add(line).add(label(tick_label(tick), left - 8.0, y + 4.0, "end"));
+        }
+        drawing = drawing
+            .add(label(&self.x, (left + WIDTH) / 2.0, bottom + 36.0, "middle"))
+            .add(label(&self.y, left, 12.0, "start"));
+        for (index, series) in self.series.iter().enumerate() {
+            let class = format!("series s{}", index % 6);
+            let places: Vec<String> = series
+                .points
+                .iter()
+                .map(|point| format!("{},{}", round(across.place(point.x)), round(up.place(point.y))))
+                .collect();
+            if series.is_line {
+                drawing = drawing.add(Polyline::new().set("class", class.as_str()).set("points", places.join(" ")));
+            }
+            for point in &series.points {
+                let name = format!(
+                    "{}: {} {}, {} {}",
+                    point.name,
+                    number(Some(point.x)),
+                    self.x,
+                    number(Some(point.y)),
+                    self.y
+                );
+                let dot = Circle::new()
+                    .set("class", class.as_str())
+                    .set("cx", round(across.place(point.x)))
+                    .set("cy", round(up.place(point.y)))
+                    .set("r", if series.is_line { 3.5 } else { 5.5 });
+                drawing = drawing.add(dot.add(named(&name)));
+            }
+        }
+        for (index, series) in self.series.iter().enumerate() {
+            let y = bottom + 56.0 + 20.0 * index as f64;
+            let dot = Circle::new()
+                .set("class", format!("series s{}", index % 6))
+                .set("cx", left + 6.0)
+                .set("cy", y)
+                .set("r", 5);
+            drawing = drawing.add(dot).add(label(short(&series.name), left + 18.0, y + 4.0, "start"));
+        }
+        drawing.to_string()
+    }
+}

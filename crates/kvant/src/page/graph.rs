@@ -1,0 +1,81 @@
+//! What a page shows of ONNX graphs, quantized and evaluated.
+
+use super::chart::Bars;
+use super::{Object, Part, number, percent, table};
+use crate::text::size;
+
+/// Bars of the tensors that differ most.
+const SHOWN: usize = 40;
+
+pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
+    let (before, after) = (object.count("source_bytes").unwrap_or(0), object.count("output_bytes").unwrap_or(0));
+    let quality = object.object("quality");
+    let outputs: Vec<Object<'_>> = quality.objects("outputs").collect();
+    let least = outputs.iter().filter_map(|output| output.number("sqnr_db")).reduce(f64::min);
+    let mut figures =
+        vec![("size".to_owned(), size::bytes(after)), ("size of the source".to_owned(), size::bytes(before))];
+    figures.extend(least.map(|least| ("outputs, dB".to_owned(), number(Some(least)))));
+    figures.extend(quality.number("top1_agreement").map(|share| ("same top class".to_owned(), percent(Some(share)))));
+    let report = object.object("report");
+    let count = |key: &str| report.count(key).map(|count| count.to_string()).unwrap_or_default();
+    let facts = [
+        ("output", object.text("output").to_owned()),
+        ("nodes", format!("{} of {} quantized", count("quantized_nodes"), count("nodes"))),
+        ("tensors", count("quantized_tensors")),
+        ("samples", count("samples")),
+        ("algorithms", report.texts("algorithms").join(", ")),
+        ("engine", object.text("engine").to_owned()),
+    ];
+    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
+    let mut parts =
+        vec![Part::Figures(figures), Part::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect())];
+    parts.extend(closeness("Outputs", outputs));
+    parts.extend(closeness("Tensors that differ most", quality.objects("worst_tensors").collect()));
+    let notes = [quality.texts("warnings"), quality.texts("suggestions")].concat();
+    if !notes.is_empty() {
+        parts.extend([Part::Heading("Notices".to_owned()), Part::List(notes)]);
+    }
+    let mut all = table(&["tensor", "role", "type", "method"], &["least", "largest", "scale"]);
+    for tensor in report.objects("tensors") {
+        let texts = ["name", "role", "dtype", "method"].map(|key| tensor.text(key).to_owned());
+        let range = tensor.object("range");
+        let numbers = [range.number("low"), range.number("high"), tensor.number("scale")].map(number);
+        all.push(texts.into_iter().chain(numbers));
+    }
+    if !all.rows().is_empty() {
+        parts.extend([Part::Heading("Quantized tensors".to_owned()), Part::Table(all)]);
+    }
+    parts
+}
+
+pub(super) fn evaluated(object: &Object<'_>) -> Vec<Part> {
+    let rows = [
+        ("same top class", object.number("top1_agreement").map(|share| percent(Some(share)))),
+        ("accuracy", object.number("top1").map(|share| percent(Some(share)))),
+        ("accuracy of the reference", object.number("reference_top1").map(|share| percent(Some(share)))),
+        ("samples", object.count("samples").map(|count| count.to_string())),
+    ];
+    let figures = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let mut parts = vec![Part::Figures(figures.collect())];
+    parts.extend(closeness("Outputs", object.objects("outputs").collect()));
+    parts.extend(closeness("Tensors", object.objects("tensors").collect()));
+    parts
+}
+
+/// How close tensors are to those of the float graph, the furthest first.
+fn closeness(heading: &str, mut tensors: Vec<Object<'_>>) -> Vec<Part> {
+    if tensors.is_empty() {
+        return Vec::new();
+    }
+    let decibels = |tensor: &Object<'_>| tensor.number("sqnr_db").unwrap_or(f64::MAX);
+    tensors.sort_by(|a, b| decibels(a).total_cmp(&decibels(b)));
+    let bars = tensors.iter().filter_map(|tensor| Some((tensor.text("name").to_owned(), tensor.number("sqnr_db")?)));
+    let rows: Vec<(String, f64)> = bars.take(SHOWN).collect();
+    let mut all = table(&["tensor", "operator"], &["SQNR, dB", "cosine", "largest error"]);
+    for tensor in &tensors {
+        let numbers = ["sqnr_db", "cosine", "max_error"].map(|key| number(tensor.number(key)));
+        all.push([tensor.text("name"), tensor.text("op")].map(str::to_owned).into_iter().chain(numbers));
+    }
+    let title = "Signal-to-noise ratio beside the float graph (higher is better)".to_owned();
+    vec![Part::Heading(heading.to_owned()), Part::Bars(Bars { title, unit: "dB".to_owned(), rows }), Part::Table(all)]
+}

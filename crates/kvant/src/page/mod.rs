@@ -1,0 +1,323 @@
+//! Reports for people: pages of facts, charts and tables in HTML or Markdown, made from the objects that commands print with ‹json›.
+//!
+//! A page in HTML is one file that needs no network. What a page shows of each object is in `contents.rs`, `eval.rs` and their like; how it looks
+//! is in `html.rs`, `markdown.rs` and `chart.rs`.
+
+mod chart;
+mod compared;
+mod evaluation;
+mod graph;
+mod html;
+mod markdown;
+mod quantization;
+mod searched;
+
+use crate::error::{Error, ErrorKind};
+use crate::paths::{FileKind, Paths, refuse_missing};
+use crate::text::{Align, Table, shown};
+use chart::{Bars, Points};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+/// What `‹json›` of a command printed, with a name for people.
+#[derive(Clone, Debug)]
+pub struct NamedResult {
+    /// The name: that of the model, or of the file.
+    pub name: String,
+    /// An object of one of the schemas in `docs/schemas`, its `schema` key included.
+    pub value: Value,
+}
+
+/// The format of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageFormat {
+    /// One HTML file.
+    Html,
+    /// Markdown, for a model card.
+    Markdown,
+}
+
+impl PageFormat {
+    /// The format by the end of a file's name: `.html`, `.htm` or `.md`.
+    pub fn of(path: &Path) -> Option<PageFormat> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "html" | "htm" => Some(PageFormat::Html),
+            "md" => Some(PageFormat::Markdown),
+            _ => None,
+        }
+    }
+}
+
+/// A report for people.
+#[derive(Clone, Debug)]
+pub struct Page {
+    title: String,
+    parts: Vec<Part>,
+}
+
+/// A part of a page.
+#[derive(Clone, Debug)]
+enum Part {
+    Heading(String),
+    /// Names, and a value for each.
+    Facts(Vec<(String, String)>),
+    /// Figures that stand out, each with what it is.
+    Figures(Vec<(String, String)>),
+    List(Vec<String>),
+    /// Something to copy.
+    Code(String),
+    Table(Table),
+    Bars(Bars),
+    Points(Points),
+}
+
+/// What a page that Kvant wrote has near its beginning, so that only such pages are replaced.
+const MARK: &str = "kvant report";
+
+/// Returns whether a file is a page that Kvant wrote.
+pub fn is_page(path: &Path) -> bool {
+    use std::io::Read;
+    let mut beginning = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(400).read_to_string(&mut beginning));
+    read.is_ok() && beginning.contains(MARK)
+}
+
+/// A page to make of results in files.
+#[derive(Clone, Debug)]
+pub struct PageRequest {
+    /// Files with what commands printed with ‹json›.
+    pub results: Vec<PathBuf>,
+    /// The file to write.
+    pub output: PathBuf,
+    /// Whether a page that Kvant wrote is replaced.
+    pub overwrite: bool,
+}
+
+impl Page {
+    /// Makes a page of results in files, and returns its path.
+    ///
+    /// # Errors
+    /// Files that cannot be read, those of [`Page::of`], and a file that is not to be replaced.
+    pub fn make(request: &PageRequest) -> Result<&Path, Error> {
+        let PageRequest { results, output, overwrite } = request;
+        let mut paths = Paths::new(*overwrite, true);
+        results.iter().for_each(|file| paths.reads("the result", Some(file)));
+        check_name(Some(output))?;
+        paths.writes_file("‹output›", Some(output), FileKind::Page);
+        refuse_missing(results.iter().map(|file| ("the results", file.as_path())))?;
+        paths.check()?;
+        let results = results.iter().map(|file| read_result(file)).collect::<Result<Vec<_>, Error>>()?;
+        Page::of(&results)?.write(output)?;
+        Ok(output)
+    }
+
+    /// The page of one result, or of several evaluations beside each other.
+    ///
+    /// # Errors
+    /// No results, objects of other commands, and several results that are not all evaluations of language models.
+    pub fn of(results: &[NamedResult]) -> Result<Page, Error> {
+        let [result] = results else { return compared::page(results) };
+        let object = Object::of(&result.value);
+        let (what, parts) = match object.schema() {
+            "kvant.quantize" if object.text("format") == "onnx" => ("Quantization", graph::quantized(&object)),
+            "kvant.quantize" => ("Quantization", quantization::parts(&object)),
+            "kvant.eval" if object.has("samples") => ("Evaluation", graph::evaluated(&object)),
+            "kvant.eval" => ("Evaluation", evaluation::parts(&object)),
+            "kvant.search" => ("Search for the best mix", searched::mixes(&object)),
+            "kvant.sensitivity" => ("Sensitivity of layers", searched::layers(&object)),
+            _ => return Err(not_reported(result)),
+        };
+        Ok(Page { title: format!("{what}: {}", result.name), parts })
+    }
+
+    /// The page as text of a format.
+    pub fn render(&self, format: PageFormat) -> String {
+        match format {
+            PageFormat::Html => html::render(self),
+            PageFormat::Markdown => markdown::render(self),
+        }
+    }
+
+    /// Writes the page.
+    ///
+    /// # Errors
+    /// *Usage* for names that end in none of .html and .md; those of the system.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let format = PageFormat::of(path).ok_or_else(|| unknown_format(path))?;
+        let written = kvant_container::write_file(path, self.render(format).as_bytes());
+        written.map_err(|cause| Error::io(format!("cannot write {}", shown(path)), &cause))
+    }
+}
+
+/// Refuses names that end in none of .html and .md.
+///
+/// # Errors
+/// *Usage*, with the name.
+pub(crate) fn check_name(path: Option<&Path>) -> Result<(), Error> {
+    path.map_or(Ok(()), |path| PageFormat::of(path).map(drop).ok_or_else(|| unknown_format(path)))
+}
+
+/// The refusal of a file name.
+fn unknown_format(path: &Path) -> Error {
+    let message = format!("{}: reports are pages in HTML or Markdown", shown(path));
+    Error::new(ErrorKind::Usage, message).with_hint(Some("name a file that ends in .html or .md".to_owned()))
+}
+
+/// Writes the page of what a command found of a model, where one is asked for.
+///
+/// # Errors
+/// Those of [`Page::write`].
+pub(crate) fn write<T: Serialize>(
+    path: Option<&Path>,
+    model: &Path,
+    command: &str,
+    found: impl FnOnce() -> T,
+) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    let name = model.file_name().map_or_else(|| shown(model).to_string(), |name| name.to_string_lossy().into_owned());
+    let value = serde_json::to_value(crate::json::versioned(command, found()));
+    let value = value.map_err(|problem| Error::internal(problem.to_string()))?;
+    Page::of(&[NamedResult { name, value }])?.write(path)
+}
+
+fn not_reported(result: &NamedResult) -> Error {
+    let message = format!("{} is not the result of quantize, eval, search or sensitivity", result.name);
+    Error::new(ErrorKind::Invalid, message).with_hint(Some("save what one of them prints with ‹json›".to_owned()))
+}
+
+/// Reads the object that a command printed with ‹json›, from a file.
+///
+/// # Errors
+/// Files that cannot be read or hold no such object.
+fn read_result(file: &Path) -> Result<NamedResult, Error> {
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|cause| Error::io(format!("cannot read {}", shown(file)), &cause))?;
+    let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let value: Value = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|problem| {
+        let message = format!("{} is not JSON: {problem}", shown(file));
+        Error::new(ErrorKind::Invalid, message).with_hint(Some("save what a command prints with ‹json›".to_owned()))
+    })?;
+    Ok(NamedResult { name, value })
+}
+
+/// Refuses, before the work, a page that could not be written or would replace somebody's file.
+///
+/// # Errors
+/// Other ends of names; files that are not pages of Kvant.
+pub fn check(path: Option<&PathBuf>) -> Result<(), Error> {
+    check_name(path.map(PathBuf::as_path))?;
+    let Some(path) = path else { return Ok(()) };
+    if path.exists() && !is_page(path) {
+        let message = format!("{} cannot be replaced: it is not a report of Kvant", shown(path));
+        return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("name another file".to_owned())));
+    }
+    let folder = kvant_container::directory_of(path);
+    if !folder.is_dir() {
+        let message = format!("{} cannot be written: its directory does not exist", shown(path));
+        return Err(Error::new(ErrorKind::Usage, message).with_hint(Some("make the directory first".to_owned())));
+    }
+    Ok(())
+}
+
+/// An object of a schema; what is missing or of another type counts as nothing.
+#[derive(Clone, Copy, Debug)]
+struct Object<'v>(Option<&'v Map<String, Value>>);
+
+impl<'v> Object<'v> {
+    fn of(value: &'v Value) -> Object<'v> {
+        Object(value.as_object())
+    }
+
+    fn get(&self, key: &str) -> Option<&'v Value> {
+        self.0.and_then(|map| map.get(key)).filter(|value| !value.is_null())
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// The name of the schema, without its version.
+    fn schema(&self) -> &'v str {
+        self.text("schema").split('/').next().unwrap_or_default()
+    }
+
+    fn text(&self, key: &str) -> &'v str {
+        self.get(key).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        self.get(key).and_then(Value::as_f64)
+    }
+
+    fn count(&self, key: &str) -> Option<u64> {
+        self.get(key).and_then(Value::as_u64)
+    }
+
+    fn object(&self, key: &str) -> Object<'v> {
+        Object(self.get(key).and_then(Value::as_object))
+    }
+
+    fn list(&self, key: &str) -> &'v [Value] {
+        self.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    fn objects(&self, key: &str) -> impl Iterator<Item = Object<'v>> + use<'v> {
+        self.list(key).iter().map(Object::of)
+    }
+
+    fn texts(&self, key: &str) -> Vec<String> {
+        self.list(key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+}
+
+/// A number of a measurement with four significant digits; a dash for none.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(value) => {
+            let places = (3 - value.abs().log10().floor() as i32).clamp(0, 9);
+            format!("{value:.*}", places as usize)
+        }
+    }
+}
+
+/// A share as a percentage.
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{:.2} %", 100.0 * value))
+}
+
+/// A value with its standard error.
+fn with_error(value: Option<f64>, error: Option<f64>) -> String {
+    match error {
+        Some(error) => format!("{} ± {}", number(value), number(Some(error))),
+        None => number(value),
+    }
+}
+
+/// A table whose first columns are text.
+fn table(texts: &[&str], numbers: &[&str]) -> Table {
+    let texts = texts.iter().map(|title| (*title, Align::Left));
+    let numbers = numbers.iter().map(|title| (*title, Align::Right));
+    Table::new(&texts.chain(numbers).collect::<Vec<_>>())
+}
+
+/// The signal-to-noise ratio of each block.
+fn blocks(decibels: Vec<Option<f64>>) -> Option<Part> {
+    let rows: Vec<(String, f64)> = decibels
+        .into_iter()
+        .enumerate()
+        .filter_map(|(block, value)| Some((format!("block {block}"), value?)))
+        .collect();
+    (!rows.is_empty()).then(|| {
+        Part::Bars(Bars {
+            title: "Signal-to-noise ratio after each block (higher is better)".to_owned(),
+            unit: "dB".to_owned(),
+            rows,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! What a page shows of a quantized checkpoint, GGUF file or pipeline.
+
+use super::chart::Bars;
+use super::{Object, Part, blocks, number, percent, table, with_error};
+use crate::text::size;
+use serde_json::Value;
+use std::time::Duration;
+
+pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
+    let mut parts = vec![Part::Figures(figures(object)), Part::Facts(facts(object))];
+    let loading = object.objects("loading").map(|row| match row.text("line") {
+        "" => row.text("loader").to_owned(),
+        line => format!("{}: {line}", row.text("loader")),
+    });
+    section(
+        &mut parts,
+        "How to load it",
+        Some(Part::Code(loading.collect::<Vec<_>>().join("\n"))).filter(|_| object.has("loading")),
+    );
+    if let Some(found) = object.get("evaluation") {
+        quality(&Object::of(found), &mut parts);
+    }
+    let components = object.list("components");
+    section(&mut parts, "Components", (!components.is_empty()).then(|| of_components(object)));
+    let calibration = object.object("calibration");
+    losses(&calibration, &mut parts);
+    section(&mut parts, "Calibration data", data(&calibration.object("data")));
+    let notices = object.texts("notices");
+    section(&mut parts, "Notices", (!notices.is_empty()).then_some(Part::List(notices)));
+    if let Some(recipe) = object.get("recipe") {
+        let text = serde_json::to_string_pretty(recipe).unwrap_or_default();
+        section(&mut parts, "Recipe", Some(Part::Code(text)));
+    }
+    parts
+}
+
+/// A part under a heading, if there is one.
+fn section(parts: &mut Vec<Part>, heading: &str, part: Option<Part>) {
+    if let Some(part) = part {
+        parts.extend([Part::Heading(heading.to_owned()), part]);
+    }
+}
+
+fn figures(object: &Object<'_>) -> Vec<(String, String)> {
+    let (before, after) = (object.count("source_bytes").unwrap_or(0), object.count("output_bytes").unwrap_or(0));
+    let mut figures =
+        vec![("size".to_owned(), size::bytes(after)), ("size of the source".to_owned(), size::bytes(before))];
+    if let Some(bits) = object.number("bits_per_weight") {
+        figures.push(("bits per weight".to_owned(), format!("{bits:.2}")));
+    }
+    let found = object.object("evaluation");
+    if let Some(kl) = found.number("kl_mean") {
+        figures.push(("KL divergence, nats".to_owned(), number(Some(kl))));
+        figures.push(("same top token".to_owned(), percent(found.number("top1_agreement"))));
+    }
+    figures
+}
+
+fn facts(object: &Object<'_>) -> Vec<(String, String)> {
+    let recipe = object.object("recipe");
+    let layers = object.count("quantized_layers").map(|count| {
+        let kept = object.count("kept_tensors").unwrap_or(0);
+        format!("{count} quantized; {kept} tensors kept as they are")
+    });
+    let time = object.number("seconds").map(|seconds| size::duration(Duration::from_secs_f64(seconds.max(0.0))));
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let rows = [
+        ("output", text(object.text("output"))),
+        ("architecture", text(object.text("architecture"))),
+        ("family", text(object.text("family"))),
+        ("pipeline", text(object.text("pipeline"))),
+        ("scheme", text(recipe.text("scheme"))),
+        ("format", text(object.text("format"))),
+        ("algorithms", Some(recipe.texts("algorithm").join(", ")).filter(|list| !list.is_empty())),
+        ("layers", layers),
+        ("time", time),
+    ];
+    rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// How far the result is from its source.
+fn quality(found: &Object<'_>, parts: &mut Vec<Part>) {
+    let facts = [
+        ("measured on", format!("{} tokens of {}", found.count("tokens").unwrap_or(0), found.text("data"))),
+        ("KL divergence from the source, nats", with_error(found.number("kl_mean"), found.number("kl_mean_error"))),
+        ("perplexity", number(found.number("perplexity"))),
+        ("perplexity of the source", number(found.number("reference_perplexity"))),
+        ("same top token", percent(found.number("top1_agreement"))),
+    ];
+    let facts = facts.map(|(name, value)| (name.to_owned(), value));
+    section(parts, "Quality", Some(Part::Facts(facts.to_vec())));
+    parts.extend(blocks(found.list("blocks_sqnr_db").iter().map(Value::as_f64).collect()));
+}
+
+/// What algorithms have left of the error of rounding to nearest, layer by layer.
+fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
+    let layers: Vec<Object<'_>> = calibration.objects("layers").collect();
+    if layers.is_empty() {
+        return;
+    }
+    let share =
+        |layer: &Object<'_>| Some(100.0 * layer.number("loss")? / layer.number("loss_rtn").filter(|loss| *loss > 0.0)?);
+    let rows = layers.iter().filter_map(|layer| Some((layer.text("layer").to_owned(), share(layer)?)));
+    let title = "Error of each layer's output as a share of that of rounding to nearest (lower is better)";
+    parts.push(Part::Heading("Layers".to_owned()));
+    parts.push(Part::Bars(Bars { title: title.to_owned(), unit: "%".to_owned(), rows: rows.collect() }));
+    let mut all = table(&["layer", "algorithm"], &["error", "rounding to nearest", "share, %", "tokens"]);
+    for layer in &layers {
+        let cells = [layer.text("layer").to_owned(), layer.text("algorithm").to_owned()];
+        let numbers = [number(layer.number("loss")), number(layer.number("loss_rtn")), number(share(layer))];
+        let tokens = layer.count("tokens").map_or_else(String::new, |count| count.to_string());
+        all.push(cells.into_iter().chain(numbers).chain([tokens]));
+    }
+    parts.push(Part::Table(all));
+}
+
+/// The files of calibration data with their hashes.
+fn data(data: &Object<'_>) -> Option<Part> {
+    let mut files = table(&["file", "XXH3 hash"], &["bytes", "rows used"]);
+    for file in data.objects("files") {
+        let count = |key: &str| file.count(key).map_or_else(String::new, |count| count.to_string());
+        files.push([
+            file.text("name").to_owned(),
+            file.text("xxh3_128").to_owned(),
+            count("bytes"),
+            count("rows_used"),
+        ]);
+    }
+    (!files.rows().is_empty()).then_some(Part::Table(files))
+}
+
+fn of_components(object: &Object<'_>) -> Part {
+    let mut all = table(&["component", "class", "scheme", "format"], &["before", "after"]);
+    for component in object.objects("components") {
+        let bytes = |key: &str| component.count(key).map_or_else(String::new, size::bytes);
+        let scheme = match component.object("recipe").text("scheme") {
+            "" => format!("kept: {}", component.text("reason")),
+            scheme => scheme.to_owned(),
+        };
+        let texts = [component.text("name"), component.text("class"), &scheme, component.text("format")];
+        all.push(texts.map(str::to_owned).into_iter().chain([bytes("source_bytes"), bytes("output_bytes")]));
+    }
+    Part::Table(all)
+}

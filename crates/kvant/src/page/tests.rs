@@ -1,0 +1,93 @@
+use super::*;
+use serde_json::json;
+
+fn result(name: &str, value: Value) -> NamedResult {
+    NamedResult { name: name.to_owned(), value }
+}
+
+fn evaluation(kl: f64) -> Value {
+    json!({"schema": "kvant.eval/1", "perplexity": 47.6, "tokens": 100, "windows": 2, "seq_len": 64, "kl_mean": kl, "kl_mean_error": 0.0001,
+           "top1_agreement": 0.94, "blocks": [{"block": 0, "sqnr_db": 24.6}, {"block": 1, "sqnr_db": null}]})
+}
+
+#[test]
+fn pages_show_figures_charts_and_tables() {
+    let quantized = json!({"schema": "kvant.quantize/1", "output": "out", "format": "quark", "recipe": {"scheme": "int4:g128", "algorithm": ["gptq"]},
+        "source_bytes": 2000, "output_bytes": 1000, "bits_per_weight": 4.16, "quantized_layers": 2, "kept_tensors": 1, "seconds": 1.5,
+        "loading": [{"loader": "vLLM", "line": "vllm serve out"}], "notices": ["a notice"],
+        "calibration": {"data": {"files": [{"name": "a.txt", "xxh3_128": "00ff", "bytes": 10, "rows_used": 1}]},
+            "layers": [{"layer": "a.q_proj", "algorithm": "gptq", "loss": 1.0, "loss_rtn": 4.0, "tokens": 64}]}});
+    let page = Page::of(&[result("model", quantized)]).unwrap();
+    let html = page.render(PageFormat::Html);
+    for shown in ["2.0 kB", "int4:g128", "vllm serve out", "25.00 %", "a.q_proj", "00ff", "a notice", "<svg"] {
+        assert!(html.contains(shown), "{shown}");
+    }
+    // Everything is in the file.
+    assert!(!html.contains("src=") && !html.contains("href="), "{html}");
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(markdown.contains("| a.q\\_proj | gptq | 1.000 | 4.000 | 25.00 | 64 |"), "{markdown}");
+}
+
+#[test]
+fn names_are_not_markup() {
+    let name = "<script>alert(1)</script>|`x`";
+    let value = json!({"schema": "kvant.quantize/1", "output": name, "calibration": {"layers": [{"layer": name, "loss": 1, "loss_rtn": 2}]}});
+    let page = Page::of(&[result(name, value)]).unwrap();
+    assert!(!page.render(PageFormat::Html).contains("<script>alert"));
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(!markdown.contains("<script>") && markdown.contains("\\|\\`x\\`"), "{markdown}");
+}
+
+#[test]
+fn evaluations_are_compared() {
+    let page = Page::of(&[result("a", evaluation(0.004)), result("b", evaluation(0.02))]).unwrap();
+    let html = page.render(PageFormat::Html);
+    assert!(html.contains("2 models") && html.contains("0.004000 nats") && html.contains("<polyline"), "{html}");
+    let other = result("c", json!({"schema": "kvant.plan/1"}));
+    let error = Page::of(&[result("a", evaluation(0.1)), other.clone()]).unwrap_err();
+    assert!(error.message.contains("c is not the evaluation"), "{error}");
+    assert!(Page::of(&[other]).is_err() && Page::of(&[]).is_err());
+}
+
+#[test]
+fn searches_and_sensitivities_have_pages() {
+    let mix = |name: &str, bytes: u64, kl: f64| json!({"name": name, "bytes": bytes, "bits_per_weight": 4.2, "predicted_kl": kl, "kl": kl, "top1_agreement": 0.9});
+    let choice = |option: &str, kl: f64| json!({"option": option, "bytes": 10, "kl": kl});
+    let search = json!({"schema": "kvant.search/1", "format": "quark", "options": ["int4", "float"], "method": "measured",
+        "groups": [{"group": "a.mlp", "chosen": "int4", "choices": [choice("int4", 0.01), choice("float", 0.0)]}],
+        "front": [mix("front", 900, 0.02), mix("front", 90_000, 0.0002)], "compared": [mix("int4", 1000, 0.01)], "chosen": mix("search", 950, 0.009)});
+    let html = Page::of(&[result("search", search)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("a.mlp") && html.contains("<circle") && html.contains("0.009000"), "{html}");
+    let sensitivity = json!({"schema": "kvant.sensitivity/1", "candidates": ["recipe", "float"], "recipe": {"sqnr_db": 30.0},
+        "layers": [{"layer": "conv", "op": "Conv", "alone": [{"sqnr_db": 12.5}]}]});
+    let html = Page::of(&[result("graph", sensitivity)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("conv: 12.50 dB"), "{html}");
+}
+
+#[test]
+fn graphs_have_pages() {
+    let output = json!({"name": "y", "op": "Gemm", "sqnr_db": 31.25, "cosine": 0.999, "max_error": 0.1});
+    let graph = json!({"schema": "kvant.quantize/1", "format": "onnx", "output": "a.onnx", "source_bytes": 400, "output_bytes": 100,
+        "quality": {"samples": 4, "outputs": [output.clone()], "warnings": ["slow"]},
+        "report": {"nodes": 3, "quantized_nodes": 2, "tensors": [{"name": "x", "role": "activation", "dtype": "uint8", "scale": 0.5, "range": {"low": -1.0, "high": 2.0}}]}});
+    let html = Page::of(&[result("a", graph)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("31.25") && html.contains("slow") && html.contains("uint8"), "{html}");
+    let evaluated = json!({"schema": "kvant.eval/1", "samples": 4, "top1_agreement": 0.5, "outputs": [output]});
+    let html = Page::of(&[result("a", evaluated)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("50.00 %") && html.contains("31.25"), "{html}");
+}
+
+#[test]
+fn only_pages_of_kvant_are_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = Page::of(&[result("a", evaluation(0.1))]).unwrap();
+    for name in ["a.html", "a.MD"] {
+        let file = dir.path().join(name);
+        check(Some(&file)).unwrap();
+        page.write(&file).unwrap();
+        check(Some(&file)).unwrap();
+        std::fs::write(&file, "mine").unwrap();
+        assert!(check(Some(&file)).unwrap_err().message.contains("not a report of Kvant"));
+    }
+    assert!(check(Some(&dir.path().join("a.txt"))).is_err() && check(Some(&dir.path().join("b/a.md"))).is_err());
+}
