@@ -2,7 +2,7 @@
 
 use super::content::{Change, Content, TensorSlice};
 use super::metadata::dense_prefix;
-use super::{GgufPlanError, names, rope};
+use super::{BlockNumbers, GgufPlanError, names, rope};
 use crate::ftype::Category;
 use crate::model::architecture::Architecture;
 use kvant_model::family::{Family, Part, Role};
@@ -96,6 +96,8 @@ pub struct Builder<'a> {
     pub architecture: &'static Architecture,
     /// The tensors of the file.
     pub drafts: Vec<Draft>,
+    /// The tensors of the source that are numbers of the metadata.
+    pub numbers: Vec<BlockNumbers>,
     /// The tensors of the source that have no place in the file.
     pub dropped: Vec<DroppedTensor>,
     /// Positions of tensors that have found their place.
@@ -116,8 +118,17 @@ impl<'a> Builder<'a> {
         if let Some(kind) = rope::unknown_scaling(&config.rope.main, architecture.name) {
             return Err(GgufPlanError::Scaling(kind.to_owned()));
         }
-        let (drafts, dropped, taken) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let mut builder = Builder { tensors, network, config, family, architecture, drafts, dropped, taken };
+        let mut builder = Builder {
+            tensors,
+            network,
+            config,
+            family,
+            architecture,
+            drafts: Vec::new(),
+            numbers: Vec::new(),
+            dropped: Vec::new(),
+            taken: BTreeSet::new(),
+        };
         builder.check_experts()?;
         builder.add_all()?;
         builder.check_expected()?;
@@ -151,7 +162,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    pub(crate) fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
+    /// The error that a tensor is not as it must be.
+    pub fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
         let TensorMeta { name, shape, .. } = &self.tensors[tensor];
         GgufPlanError::Shape { tensor: name.clone(), shape: shape.clone(), reason: reason.into() }
     }
@@ -175,6 +187,7 @@ impl<'a> Builder<'a> {
         self.add_linears()?;
         self.add_fused_experts()?;
         self.add_norms()?;
+        self.add_numbers()?;
         self.add_rest()?;
         self.add_unused_keys();
         Ok(())

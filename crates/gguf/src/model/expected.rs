@@ -37,6 +37,7 @@ const BIASES: &[Biases] = &[
         optional: &["attn_output", "ffn_gate", "ffn_up", "ffn_down"],
         ..USUAL
     },
+    Biases { architectures: &["apertus"], optional: &["attn_output"], ..USUAL },
     Biases { architectures: &["ernie4_5"], optional: &["attn_output"], ..USUAL },
     Biases { architectures: &["mistral4", "dbrx", "gemma4"], has_queries: false, ..USUAL },
     Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
@@ -161,7 +162,8 @@ const SQUARE: [&str; 23] = [
 ];
 
 /// Architectures whose graphs turn whole heads, and end the program otherwise.
-const WHOLE: [&str; 11] = [
+const WHOLE: [&str; 12] = [
+    "apertus",
     "arcee",
     "cohere2moe",
     "dbrx",

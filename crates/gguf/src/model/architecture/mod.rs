@@ -75,6 +75,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::AFMOE),
         ..QWEN2
     },
+    Architecture { family: "apertus", name: "apertus", needs_head: true, ..QWEN2 },
     Architecture { family: "arcee", name: "arcee", restoration: PLAIN, ..LLAMA },
     Architecture {
         family: "bloom",
