@@ -281,6 +281,14 @@ pub(crate) fn granite_hybrid(facts: &Facts<'_>, metadata: &mut Metadata) -> Resu
     Ok(())
 }
 
+/// Rotary embeddings turn in all blocks with attention, as many components of a head as `rope.dimension_count` says.
+pub(crate) fn bamba(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    mamba2_sizes(facts, metadata)?;
+    heads_by_block(facts, metadata)?;
+    metadata.set(facts.key("rope.scaling.finetuned"), true);
+    Ok(())
+}
+
 /// Sizes of Mamba mixers.
 fn mamba1_sizes(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let mamba = facts.need(facts.config.mamba1.as_ref(), "mamba_d_state")?;

@@ -77,6 +77,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     },
     Architecture { family: "apertus", name: "apertus", needs_head: true, ..QWEN2 },
     Architecture { family: "arcee", name: "arcee", restoration: PLAIN, ..LLAMA },
+    Architecture { family: "bamba", name: "granitehybrid", extras: extras::bamba, ..LLAMA },
     Architecture {
         family: "bloom",
         name: "bloom",
