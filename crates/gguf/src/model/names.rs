@@ -124,6 +124,18 @@ pub(crate) fn recurrent_stems(mixer: RecurrentMixer, role: Role) -> &'static [&'
     match (mixer, role) {
         (RecurrentMixer::ShortConvolution, Role::RecurrentInput) => &["shortconv.in_proj"],
         (RecurrentMixer::ShortConvolution, Role::Output) => &["shortconv.out_proj"],
+        (RecurrentMixer::ChannelDelta { .. }, role) => match role {
+            Role::RecurrentQuery => &["attn_q"],
+            Role::RecurrentKey => &["attn_k"],
+            Role::RecurrentValue => &["attn_v"],
+            Role::RecurrentDecayDown => &["ssm_f_a"],
+            Role::RecurrentDecayUp => &["ssm_f_b"],
+            Role::RecurrentStrength => &["ssm_beta"],
+            Role::RecurrentGateDown => &["ssm_g_a"],
+            Role::RecurrentGateUp => &["ssm_g_b"],
+            Role::Output => &["attn_output"],
+            _ => &[],
+        },
         (_, Role::Output) => &["ssm_out"],
         (_, Role::RecurrentInputGate) if is_delta => &["attn_qkv", "attn_gate"],
         (_, Role::RecurrentInputGate) => &["ssm_in"],

@@ -589,6 +589,28 @@ pub(crate) fn deepseek32(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
+/// Kimi delta attention has no keys in the cache, and latent attention, which has no rotary embeddings, has one head of them. The components of
+/// queries and keys behind the latent count as those that turn.
+pub(crate) fn kimi_linear(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    routed(facts, metadata, SIGMOID)?;
+    let latent = facts.need(facts.config.latent.as_ref(), "kv_lora_rank")?;
+    let delta = facts.need(facts.config.delta.as_ref(), "linear_attn_config")?;
+    for (key, value) in [
+        ("attention.kv_lora_rank", latent.key_value_rank),
+        ("attention.key_length", latent.key_value_rank + latent.rope_dim),
+        ("attention.key_length_mla", latent.nope_dim + latent.rope_dim),
+        ("attention.value_length_mla", latent.value_dim),
+        ("rope.dimension_count", latent.rope_dim),
+        ("ssm.conv_kernel", delta.kernel),
+        ("kda.head_dim", delta.key_dim),
+    ] {
+        metadata.set(facts.key(key), count(value));
+    }
+    let heads = (0..facts.blocks).map(|block| u32::from(!facts.is_recurrent(block)));
+    metadata.set(facts.key("attention.head_count_kv"), heads.collect::<Vec<u32>>());
+    Ok(())
+}
+
 /// Multi-head latent attention becomes attention with one key/value head: `[c_kv; k_rope]`.
 pub(crate) fn deepseek2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     let softmax = ["deepseek_v2", "mistral4"].contains(&facts.family.name);

@@ -282,6 +282,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture { family: "jamba", name: "jamba", has_any_experts: true, extras: extras::jamba, ..QWEN2 },
     Architecture { family: "kimi_k2", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
     Architecture { family: "kimi_k25", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
+    Architecture {
+        family: "kimi_linear",
+        name: "kimi-linear",
+        needs_head: true,
+        has_dense_prefix: true,
+        extras: extras::kimi_linear,
+        ..QWEN2
+    },
     Architecture { family: "laguna", name: "laguna", has_dense_prefix: true, extras: extras::laguna, ..QWEN2 },
     Architecture {
         family: "lfm2",
