@@ -42,7 +42,12 @@ const BIASES: &[Biases] = &[
     Biases { architectures: &["mistral4", "dbrx", "gemma4"], has_queries: false, ..USUAL },
     Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
     Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe", "exaone-moe"], optional: &["exp_probs_b"], ..USUAL },
-    Biases { architectures: &["kimi-linear"], required: &["exp_probs_b"], optional: &["ssm_dt"], has_queries: false },
+    Biases {
+        architectures: &["bailingmoe3", "kimi-linear"],
+        required: &["exp_probs_b"],
+        optional: &["ssm_dt"],
+        has_queries: false,
+    },
     Biases { architectures: &["minimax-m2", "afmoe", "laguna", "lfm2moe"], required: &["exp_probs_b"], ..USUAL },
     Biases { architectures: &["mamba2"], required: &["ssm_conv1d"], optional: &["ssm_dt"], has_queries: false },
     Biases {
@@ -265,6 +270,11 @@ impl Builder<'_> {
                 )),
                 _ => Ok(()),
             },
+            "bailingmoe3" if !config.flag_or("kda_safe_gate", true) => {
+                let found = "`kda_safe_gate` is false".to_owned();
+                Err(self.expects("bounds the decays of delta nets", found))
+            }
+            "bailingmoe3" => self.check_heads_of_delta_nets(),
             "kimi-linear" => self.check_kimi_linear(&facts),
             "laguna" if config.number("moe_router_logit_softcapping")?.is_some_and(|cap| cap != 0.0) => {
                 let found = "`moe_router_logit_softcapping` is a number".to_owned();
@@ -339,13 +349,8 @@ impl Builder<'_> {
 
     /// Kimi Linear as it is published: its graph has as many heads in all blocks, and queries without a latent.
     fn check_kimi_linear(&self, facts: &Facts<'_>) -> Result<(), GgufPlanError> {
-        let config = self.config;
-        let (delta, all) = (config.delta.map_or(0, |delta| delta.key_heads), config.num_heads.unwrap_or(0));
-        if delta != all {
-            let found = format!("this model has {delta} and {all}");
-            return Err(self.expects("has as many heads in delta nets as in attention", found));
-        }
-        if config.latent.as_ref().is_some_and(|latent| latent.query_rank.is_some()) {
+        self.check_heads_of_delta_nets()?;
+        if self.config.latent.as_ref().is_some_and(|latent| latent.query_rank.is_some()) {
             let found = "this model has one (`q_lora_rank`)".to_owned();
             return Err(self.expects("has queries without a latent", found));
         }
@@ -355,6 +360,17 @@ impl Builder<'_> {
                 Err(self.expects("divides the weights of experts by their sum", found))
             }
             false => Ok(()),
+        }
+    }
+
+    fn check_heads_of_delta_nets(&self) -> Result<(), GgufPlanError> {
+        let (delta, all) = (self.config.delta.map_or(0, |delta| delta.key_heads), self.config.num_heads.unwrap_or(0));
+        match delta == all {
+            true => Ok(()),
+            false => {
+                let found = format!("this model has {delta} and {all}");
+                Err(self.expects("has as many heads in delta nets as in attention", found))
+            }
         }
     }
 

@@ -127,9 +127,9 @@ impl Builder<'_> {
                 let width = width.filter(|width| *width > 0);
                 let width = width
                     .ok_or_else(|| self.shape_error(linear.weight, "its rows are not a multiple of the head size"))?;
-                let turning = self.turning(width).ok_or_else(|| {
-                    self.shape_error(linear.weight, "an even part of a head turns with its position")
-                })?;
+                let turning = self
+                    .turning(width)
+                    .ok_or_else(|| self.shape_error(linear.weight, "an even part of a head turns with its position"))?;
                 Ok(vec![(linear.role, RowMap::Neighbours { width, turning, count: rows })])
             }
             Role::QueryKeyValue if linear.rows == RowOrder::PerHead => {

@@ -1,8 +1,8 @@
 //! Recurrent mixers as tensors of the file: their layers in the order of llama.cpp's graph, the convolution as a matrix, and rates of decay
 //! instead of their logarithms.
 //!
-//! Source: `conversion/` and `src/models/mamba-base.cpp`, `delta-net-base.cpp`, `qwen3next.cpp`, `qwen35.cpp`, `kimi-linear.cpp` and `lfm2.cpp` of
-//! llama.cpp.
+//! Source: `conversion/` and `src/models/mamba-base.cpp`, `delta-net-base.cpp`, `qwen3next.cpp`, `qwen35.cpp`, `kimi-linear.cpp`, `bailingmoe3.cpp` and
+//! `lfm2.cpp` of llama.cpp.
 
 use super::drafts::{Builder, Draft};
 use super::{Change, Content, GgufPlanError, TensorSlice, names};
@@ -144,6 +144,7 @@ impl Builder<'_> {
         let others = elements.checked_div(first).unwrap_or(0);
         let is_mamba2 = matches!(recurrent.mixer, RecurrentMixer::Mamba2 { .. });
         let is_by_channel = matches!(recurrent.mixer, RecurrentMixer::ChannelDelta { .. });
+        let is_bounded = recurrent.mixer == RecurrentMixer::ChannelDelta { is_bounded: true };
         let convolution = |stem| (stem, (first, others), vec![1, first, 1, others]);
         let (stem, size, shape) = match (parameter, leaf.as_str()) {
             (RecurrentParameter::Convolution, ".weight") if recurrent.mixer == RecurrentMixer::ShortConvolution => {
@@ -156,6 +157,7 @@ impl Builder<'_> {
             (RecurrentParameter::Convolution, ".bias") if recurrent.mixer != RecurrentMixer::ShortConvolution => {
                 ("ssm_conv1d.bias", (first, 1), vec![first])
             }
+            (RecurrentParameter::DecayLog, "") if is_bounded => ("ssm_a", (elements, 1), vec![elements, 1]),
             (RecurrentParameter::DecayLog, "") if is_by_channel => ("ssm_a", (elements, 1), vec![1, 1, elements, 1]),
             (RecurrentParameter::DecayLog, "") if is_mamba2 => ("ssm_a", (first, 1), vec![first, 1]),
             (RecurrentParameter::DecayLog, "") if shape.len() > 1 => ("ssm_a", (first, others), vec![first, others]),
@@ -172,7 +174,8 @@ impl Builder<'_> {
         };
         let mut slabs = self.slabs(tensor, size, &rows)?;
         if parameter == RecurrentParameter::DecayLog {
-            slabs.iter_mut().for_each(|slab| slab.change = Change::NegatedExponential);
+            let change = if is_bounded { Change::Exponential } else { Change::NegatedExponential };
+            slabs.iter_mut().for_each(|slab| slab.change = change);
         }
         self.add_small(names::in_block(Some(block), stem), Some(block), shape, slabs);
         Ok(Some(()))

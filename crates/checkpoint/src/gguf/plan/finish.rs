@@ -10,10 +10,10 @@ use crate::plan::{source_bytes, source_text, without_codes};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
 use kvant_gguf::ftype::{Category, Model, is_70b};
-use kvant_gguf::model::{BlockNumbers, Draft};
 use kvant_gguf::model::metadata::{self, Facts};
 use kvant_gguf::model::rope;
 use kvant_gguf::model::tokenizer::{self, Habits};
+use kvant_gguf::model::{BlockNumbers, Draft};
 use kvant_model::family::AttentionScale;
 use kvant_model::network::{Notice, TensorMeta};
 use kvant_numeric::simd::Isa;
@@ -116,7 +116,8 @@ impl Planner<'_> {
             Stored::Packed(_) => None,
         });
         let view = imported.or_else(|| checkpoint.tensor(name));
-        let read = view.and_then(|view| Some(WeightMatrix::plain(view.bytes(), float_dtype(view.dtype())?, (1, 1), false)));
+        let read =
+            view.and_then(|view| Some(WeightMatrix::plain(view.bytes(), float_dtype(view.dtype())?, (1, 1), false)));
         let Some(matrix) = read else {
             return Err(GgufPlanError::SourceType { tensor: name.clone(), dtype: dtype.clone() });
         };

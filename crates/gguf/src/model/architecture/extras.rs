@@ -589,8 +589,25 @@ pub(crate) fn deepseek32(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
-/// Kimi delta attention has no keys in the cache, and latent attention, which has no rotary embeddings, has one head of them. The components of
-/// queries and keys behind the latent count as those that turn.
+/// Kimi delta attention with bounded decays, and bounds on the activations of experts where config.json states any: 0 for none.
+pub(crate) fn bailing_hybrid(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    kimi_linear(facts, metadata)?;
+    shared_width(facts, metadata);
+    metadata.set(facts.key("kda.safe_gate"), true);
+    metadata.set(facts.key("kda.gate_lower_bound"), facts.float("kda_lower_bound")?.unwrap_or(-5.0));
+    for (key, name) in
+        [("expert_swiglu_limit_list", "swiglu_clamp_exp"), ("share_expert_swiglu_limit_list", "swiglu_clamp_shexp")]
+    {
+        if facts.config.states(key) {
+            let of_block = |block| facts.config.item(key, block).and_then(|limit| limit.as_f64()).unwrap_or(0.0) as f32;
+            metadata.set(facts.key(name), (0..facts.blocks).map(of_block).collect::<Vec<f32>>());
+        }
+    }
+    Ok(())
+}
+
+/// Kimi delta attention has no keys in the cache, and latent attention has one head of them. The components of queries and keys behind the
+/// latent count as those that turn, also where none do (Kimi Linear).
 pub(crate) fn kimi_linear(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     routed(facts, metadata, SIGMOID)?;
     let latent = facts.need(facts.config.latent.as_ref(), "kv_lora_rank")?;

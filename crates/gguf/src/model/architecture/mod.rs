@@ -77,6 +77,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
     },
     Architecture { family: "apertus", name: "apertus", needs_head: true, ..QWEN2 },
     Architecture { family: "arcee", name: "arcee", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "bailing_hybrid",
+        name: "bailingmoe3",
+        has_dense_prefix: true,
+        extras: extras::bailing_hybrid,
+        ..LLAMA
+    },
     Architecture { family: "bamba", name: "granitehybrid", extras: extras::bamba, ..LLAMA },
     Architecture {
         family: "bloom",
