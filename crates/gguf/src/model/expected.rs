@@ -276,6 +276,7 @@ impl Builder<'_> {
             }
             "bailingmoe3" => self.check_heads_of_delta_nets(),
             "kimi-linear" => self.check_kimi_linear(&facts),
+            "minimax-01" => self.check_minimax_01(),
             "laguna" if config.number("moe_router_logit_softcapping")?.is_some_and(|cap| cap != 0.0) => {
                 let found = "`moe_router_logit_softcapping` is a number".to_owned();
                 Err(self.expects("has no bound on the logits of routers", found))
@@ -361,6 +362,25 @@ impl Builder<'_> {
             }
             false => Ok(()),
         }
+    }
+
+    /// MiniMax-Text-01 as it is published: its graph has one factor on all residuals, and none on branches.
+    fn check_minimax_01(&self) -> Result<(), GgufPlanError> {
+        let factor = |key: &str| Ok::<f64, GgufPlanError>(self.config.number(key)?.unwrap_or(1.0));
+        let one = factor("mlp_alpha_factor")?;
+        for (key, usual) in [
+            ("full_attn_alpha_factor", one),
+            ("linear_attn_alpha_factor", one),
+            ("full_attn_beta_factor", 1.0),
+            ("linear_attn_beta_factor", 1.0),
+            ("mlp_beta_factor", 1.0),
+        ] {
+            if factor(key)? != usual {
+                let found = format!("`{key}` is not {usual}");
+                return Err(self.expects("has one factor on all residuals, and none on branches", found));
+            }
+        }
+        Ok(())
     }
 
     fn check_heads_of_delta_nets(&self) -> Result<(), GgufPlanError> {

@@ -136,6 +136,7 @@ pub(crate) fn recurrent_stems(mixer: RecurrentMixer, role: Role) -> &'static [&'
             Role::Output => &["attn_output"],
             _ => &[],
         },
+        (RecurrentMixer::Lightning { .. }, Role::Output) => &["attn_output"],
         (_, Role::Output) => &["ssm_out"],
         (_, Role::RecurrentInputGate) if is_delta => &["attn_qkv", "attn_gate"],
         (_, Role::RecurrentInputGate) => &["ssm_in"],

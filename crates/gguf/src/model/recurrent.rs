@@ -139,6 +139,10 @@ impl Builder<'_> {
             Some((*parameter, block, leaf.to_owned()))
         });
         let Some((parameter, block, leaf)) = found else { return Ok(None) };
+        if parameter.is_optional() {
+            self.drop_tensor(tensor, "computed by loaders");
+            return Ok(Some(()));
+        }
         let elements: usize = shape.iter().product();
         let first = shape.first().copied().unwrap_or(0);
         let others = elements.checked_div(first).unwrap_or(0);

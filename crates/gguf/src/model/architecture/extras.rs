@@ -187,6 +187,14 @@ pub(crate) fn granite(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
+/// One factor on all residuals; see `expected.rs`.
+pub(crate) fn minimax_01(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    metadata.set(facts.key("residual_scale"), facts.float("mlp_alpha_factor")?.unwrap_or(1.0));
+    let recurrent: Vec<bool> = (0..facts.blocks).map(|block| facts.is_recurrent(block)).collect();
+    metadata.set(facts.key("attention.recurrent_layers"), recurrent);
+    Ok(())
+}
+
 pub(crate) fn minimax_m2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     metadata.set(facts.key("expert_gating_func"), SIGMOID);
     expert_width(facts, metadata, facts.config.intermediate_sizes.first().copied())

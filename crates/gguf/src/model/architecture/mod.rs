@@ -334,6 +334,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::MIMO2),
         ..QWEN2
     },
+    Architecture {
+        family: "minimax",
+        name: "minimax-01",
+        norms: &[(NormSite::RecurrentOutput, "attn_norm_2")],
+        extras: extras::minimax_01,
+        ..QWEN2
+    },
     Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
     Architecture {
         family: "ministral3",
