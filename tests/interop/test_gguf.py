@@ -27,13 +27,12 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 # frequencies that depend on the length, norms of whole heads, an architecture that it lacks. Kvant has no layout for the last line.
 WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "hunyuan", "llama_dynamic", "phi_norms"}
 WITHOUT |= {"cwm", "flex_olmo", "glm4_moe_routed", "qwen2_moe_routed", "helium", "opt_plain_norms", "solar_open"}
-WITHOUT |= {"apertus", "bitnet", "qwen3_omni_moe"}
-# The rotary embeddings of Bamba turn half of each head, and rows of halves have no order for graphs that turn neighbours.
-WITHOUT |= {"axk1", "bamba", "bamba_bias", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
+# The graph of BitNet computes SiLU, and its models squared ReLU.
+WITHOUT |= {"bitnet", "qwen3_omni_moe"}
+WITHOUT |= {"axk1", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
 WITHOUT |= {"kolibri1", "kolibri1_weighed", "lfm3", "lfm3_plain"}
-WITHOUT |= {"bailing_hybrid", "bailing_hybrid_plain", "deepseek_v4", "deepseek_v4_yarn", "minimax", "minimax_window"}
-WITHOUT |= {"kimi_linear", "kimi_linear_groups", "longcat", "longcat_yarn"}
+WITHOUT |= {"deepseek_v4", "deepseek_v4_yarn", "longcat", "longcat_yarn"}
 # Each head of an index of MiniMax M3 chooses blocks for a group of heads there, and for all heads in transformers.
 WITHOUT |= {"minimax_m3", "minimax_m3_local", "minimax_m3_vl"}
 WITHOUT |= {name for name in forward_models.HYBRIDS if name.startswith("olmo")}
@@ -49,7 +48,7 @@ OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
 UNLOADABLE |= {"cohere2_moe_rms", "dbrx_norm", "dbrx_sums", "gemma3n", "gemma3n_lanes", "deepseek_v32", "glm_moe_dsa", "laguna", "laguna_elements"}
 UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "llama4", "llama4_dense", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
-UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("falcon_h1_gated", "lfm2", "lfm2_indices", "lfm2_vl")}
+UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("bailing_hybrid", "falcon_h1_gated", "lfm2", "lfm2_indices", "lfm2_vl")}
 # gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.
 ROUNDED = {"gpt_oss"}
 # llama.cpp takes GELU from a table of 16-bit floats. Files of these hold what its own converter writes.

@@ -274,6 +274,10 @@ impl Builder<'_> {
                 let found = "`kda_safe_gate` is false".to_owned();
                 Err(self.expects("bounds the decays of delta nets", found))
             }
+            "bailingmoe3" if config.rope.main.kind.as_deref().is_some_and(|kind| kind != "default") => {
+                let found = "this model stretches them".to_owned();
+                Err(self.expects("has rotary embeddings as they are", found))
+            }
             "bailingmoe3" => self.check_heads_of_delta_nets(),
             "kimi-linear" => self.check_kimi_linear(&facts),
             "minimax-01" => self.check_minimax_01(),
