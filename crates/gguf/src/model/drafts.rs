@@ -5,7 +5,7 @@ use super::metadata::dense_prefix;
 use super::{BlockNumbers, GgufPlanError, names, rope};
 use crate::ftype::Category;
 use crate::model::architecture::Architecture;
-use kvant_model::family::{Family, Part, Role};
+use kvant_model::family::{Family, Part, RecurrentMixer, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{DroppedTensor, Linear, Network, TensorMeta};
 use kvant_weights::weight::RowMap;
@@ -189,6 +189,7 @@ impl<'a> Builder<'a> {
         self.add_norms()?;
         self.add_numbers()?;
         self.add_rest()?;
+        self.add_missing_biases();
         self.add_unused_keys();
         Ok(())
     }
@@ -210,6 +211,25 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+    }
+
+    /// Biases of the convolutions of Mamba mixers: graphs add them, and end the program where a file has none.
+    fn add_missing_biases(&mut self) {
+        let mixer = self.family.recurrent.map(|recurrent| recurrent.mixer);
+        if !matches!(mixer, Some(RecurrentMixer::Mamba1 { .. } | RecurrentMixer::Mamba2 { .. })) {
+            return;
+        }
+        let names: BTreeSet<&str> = self.drafts.iter().map(|draft| draft.name.as_str()).collect();
+        let bias = |weight: &Draft| {
+            let stem = weight.name.strip_suffix(".weight").filter(|stem| stem.ends_with(".ssm_conv1d"))?;
+            let name = Some(format!("{stem}.bias")).filter(|name| !names.contains(name.as_str()))?;
+            let shape = vec![weight.shape[0]];
+            let content = Content::Values(vec![0.0; shape[0]]);
+            let (block, category) = (weight.block, Category::Other);
+            Some(Draft { name, shape, content, block, category, modules: Vec::new(), fixed: true })
+        };
+        let missing: Vec<Draft> = self.drafts.iter().filter_map(bias).collect();
+        self.drafts.extend(missing);
     }
 
     /// Refuses mixtures without what llama.cpp's graphs of mixtures compute in every block: experts, and experts that all tokens
