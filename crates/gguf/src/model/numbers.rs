@@ -5,6 +5,7 @@
 
 use super::GgufPlanError;
 use super::drafts::Builder;
+use kvant_container::gguf::{Array, Metadata, Value};
 
 /// A key of the metadata with a number for each block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,19 +16,51 @@ pub struct BlockNumbers {
     pub tensors: Vec<usize>,
 }
 
-/// The numbers of an architecture: the name of a tensor within its block, and the key.
-const NUMBERS: [(&str, &str, &str); 4] = [
-    ("apertus", "mlp.act_fn.alpha_n", "xielu.alpha_n"),
-    ("apertus", "mlp.act_fn.alpha_p", "xielu.alpha_p"),
-    ("apertus", "mlp.act_fn.beta", "xielu.beta"),
-    ("apertus", "mlp.act_fn.eps", "xielu.eps"),
+/// A number of the blocks of an architecture.
+struct Number {
+    architecture: &'static str,
+    /// The name of its tensor within a block.
+    local: &'static str,
+    /// The dimensions of that tensor, all of size 1.
+    dimensions: usize,
+    key: &'static str,
+}
+
+const fn of_apertus(local: &'static str, dimensions: usize, key: &'static str) -> Number {
+    Number { architecture: "apertus", local, dimensions, key }
+}
+
+const NUMBERS: [Number; 4] = [
+    of_apertus("mlp.act_fn.alpha_n", 1, "xielu.alpha_n"),
+    of_apertus("mlp.act_fn.alpha_p", 1, "xielu.alpha_p"),
+    of_apertus("mlp.act_fn.beta", 0, "xielu.beta"),
+    of_apertus("mlp.act_fn.eps", 0, "xielu.eps"),
 ];
+
+fn of(architecture: &str) -> impl Iterator<Item = &'static Number> {
+    NUMBERS.iter().filter(move |number| number.architecture == architecture)
+}
+
+/// The tensors of each block that are numbers of a file's metadata: their names within the block, and their shapes.
+pub(crate) fn stated(architecture: &str, metadata: &Metadata) -> Vec<(&'static str, Vec<usize>)> {
+    let stated = of(architecture).filter(|number| metadata.get(number.key).is_some());
+    stated.map(|number| (number.local, vec![1; number.dimensions])).collect()
+}
+
+/// The number of a block that metadata state, alone for all blocks or in a list.
+pub(crate) fn value(metadata: &Metadata, key: &str, block: usize) -> Option<f32> {
+    match metadata.get(key)? {
+        Value::Array(Array::F32(numbers)) => numbers.get(block).copied(),
+        Value::F32(number) => Some(*number),
+        _ => None,
+    }
+}
 
 impl Builder<'_> {
     /// Takes the tensors that are numbers of the metadata. Loaders want one for every block.
     pub(crate) fn add_numbers(&mut self) -> Result<(), GgufPlanError> {
         let trunk = self.family.trunk;
-        for (_, local, key) in NUMBERS.iter().filter(|(architecture, ..)| *architecture == self.architecture.name) {
+        for Number { local, key, .. } in of(self.architecture.name) {
             let mut tensors = Vec::with_capacity(self.network.blocks().len());
             for block in 0..self.network.blocks().len() {
                 let end = format!("{}.{block}.{local}", trunk.blocks);

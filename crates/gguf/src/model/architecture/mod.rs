@@ -75,7 +75,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::AFMOE),
         ..QWEN2
     },
-    Architecture { family: "apertus", name: "apertus", needs_head: true, ..QWEN2 },
+    Architecture { family: "apertus", name: "apertus", needs_head: true, restoration: PLAIN, ..QWEN2 },
     Architecture { family: "arcee", name: "arcee", restoration: PLAIN, ..LLAMA },
     Architecture {
         family: "bailing_hybrid",
@@ -84,7 +84,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
         extras: extras::bailing_hybrid,
         ..LLAMA
     },
-    Architecture { family: "bamba", name: "granitehybrid", extras: extras::bamba, ..LLAMA },
+    Architecture {
+        family: "bamba",
+        name: "granitehybrid",
+        extras: extras::bamba,
+        restoration: Some(&restoration::BAMBA),
+        ..LLAMA
+    },
     Architecture {
         family: "bloom",
         name: "bloom",
