@@ -32,7 +32,7 @@ WITHOUT |= {"bitnet", "qwen3_omni_moe"}
 WITHOUT |= {"axk1", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
 WITHOUT |= {"kolibri1", "kolibri1_weighed", "lfm3", "lfm3_plain"}
-WITHOUT |= {"deepseek_v4", "deepseek_v4_yarn", "longcat", "longcat_yarn"}
+WITHOUT |= {"longcat", "longcat_yarn"}
 # Each head of an index of MiniMax M3 chooses blocks for a group of heads there, and for all heads in transformers.
 WITHOUT |= {"minimax_m3", "minimax_m3_local", "minimax_m3_vl"}
 WITHOUT |= {name for name in forward_models.HYBRIDS if name.startswith("olmo")}
@@ -46,7 +46,7 @@ OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 # than 64 blocks. Beside each stands one of the published form.
 # Other forms than its graphs have, which FOR_LLAMA_CPP has beside them, are refused likewise.
 UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
-UNLOADABLE |= {"cohere2_moe_rms", "dbrx_norm", "dbrx_sums", "gemma3n", "gemma3n_lanes", "deepseek_v32", "glm_moe_dsa", "laguna", "laguna_elements"}
+UNLOADABLE |= {"cohere2_moe_rms", "dbrx_norm", "dbrx_sums", "gemma3n", "gemma3n_lanes", "deepseek_v32", "deepseek_v4", "deepseek_v4_yarn", "glm_moe_dsa", "laguna", "laguna_elements"}
 UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "llama4", "llama4_dense", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
 UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("bailing_hybrid", "falcon_h1_gated", "lfm2", "lfm2_indices", "lfm2_vl")}
 # gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.

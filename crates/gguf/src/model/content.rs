@@ -11,6 +11,8 @@ pub enum Content {
     Taken(usize),
     /// Values that follow from config.json.
     Values(Vec<f32>),
+    /// The integers of a tensor of the source, by its position there, in 32 bits.
+    Integers(usize),
 }
 
 /// Rows of one matrix of the source.

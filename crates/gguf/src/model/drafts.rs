@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn drafts_of(draft: &Draft) -> Option<(&Draft, &[TensorSlice])> {
     match &draft.content {
         Content::Slabs(slabs) => Some((draft, slabs)),
-        Content::Taken(_) | Content::Values(_) => None,
+        Content::Taken(_) | Content::Values(_) | Content::Integers(_) => None,
     }
 }
 

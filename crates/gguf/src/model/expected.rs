@@ -39,6 +39,7 @@ const BIASES: &[Biases] = &[
     },
     Biases { architectures: &["apertus"], optional: &["attn_output"], ..USUAL },
     Biases { architectures: &["ernie4_5"], optional: &["attn_output"], ..USUAL },
+    Biases { architectures: &["deepseek4"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
     Biases { architectures: &["mistral4", "dbrx", "gemma4"], has_queries: false, ..USUAL },
     Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
     Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe", "exaone-moe"], optional: &["exp_probs_b"], ..USUAL },
@@ -281,6 +282,7 @@ impl Builder<'_> {
             "bailingmoe3" => self.check_heads_of_delta_nets(),
             "kimi-linear" => self.check_kimi_linear(&facts),
             "minimax-01" => self.check_minimax_01(),
+            "deepseek4" => self.check_deepseek4(),
             "laguna" if config.number("moe_router_logit_softcapping")?.is_some_and(|cap| cap != 0.0) => {
                 let found = "`moe_router_logit_softcapping` is a number".to_owned();
                 Err(self.expects("has no bound on the logits of routers", found))
@@ -395,6 +397,33 @@ impl Builder<'_> {
                 let found = format!("this model has {delta} and {all}");
                 Err(self.expects("has as many heads in delta nets as in attention", found))
             }
+        }
+    }
+
+    /// DeepSeek V4 as it is published: four streams, entries of 4 and 128 tokens, and experts that tokens choose in the first blocks.
+    fn check_deepseek4(&self) -> Result<(), GgufPlanError> {
+        const STREAMS: usize = 4;
+        const RATES: (usize, usize) = (4, 128);
+        let Some(compressed) = &self.config.compressed else { return Ok(()) };
+        if compressed.streams != STREAMS {
+            let found = format!("this model has {}", compressed.streams);
+            return Err(self.expects("has four residual streams", found));
+        }
+        if (compressed.sparse_rate, compressed.heavy_rate) != RATES {
+            let found = format!("this model of {} and {}", compressed.sparse_rate, compressed.heavy_rate);
+            return Err(self.expects("compresses keys of 4 and of 128 tokens", found));
+        }
+        if compressed.index_width < LEAST_INDEX as usize || !compressed.index_width.is_power_of_two() {
+            let found = format!("`index_head_dim` is {}", compressed.index_width);
+            return Err(self.expects("rotates the keys of its index, whose width is a power of two from 64 on", found));
+        }
+        let blocks = self.network.blocks().len();
+        match (1..blocks).find(|block| compressed.hashes(*block) && !compressed.hashes(block - 1)) {
+            Some(block) => {
+                let found = format!("so does block {block} of this model, and not the one before");
+                Err(self.expects("has tokens that choose their experts in the first blocks only", found))
+            }
+            None => Ok(()),
         }
     }
 

@@ -54,16 +54,17 @@ impl Builder<'_> {
             let mut slabs = self.slabs(linear.weight, size, &parts)?;
             slabs.iter_mut().for_each(|slab| slab.is_transposed = is_transposed);
             let slabs = self.scaled(linear, slabs)?;
-            let stem = names::of_role(role, self.part(linear)).ok_or_else(|| self.no_place(linear.weight))?;
+            let stem = names::of_role_in(self.architecture.name, role, self.part(linear));
+            let stem = stem.ok_or_else(|| self.no_place(linear.weight))?;
             // The gate on the shared expert is one row, and a vector in the file.
             let shape = if role == Role::SharedGate { vec![size.1] } else { vec![rows.count(), size.1] };
             let name = names::in_block(linear.block, &format!("{stem}.weight"));
             self.drafts.push(Draft {
+                category: Category::of_name(&name),
                 name,
                 shape,
                 content: Content::Slabs(slabs),
                 block: linear.block,
-                category: Category::of(role, linear.part),
                 modules: vec![linear.module.clone()],
                 fixed: matches!(role, Role::Router | Role::SharedGate) || is_kept(role),
             });

@@ -168,6 +168,7 @@ impl Planner<'_> {
                 Some(fit) if fit.carried.is_some() => (fit.kind, Reason::Carried),
                 Some(fit) if fit.loss.is_some() => (fit.kind, Reason::Anew),
                 Some(fit) => (fit.kind, Reason::Kept),
+                None if matches!(draft.content, Content::Integers(_)) => (TensorType::I32, Reason::Fixed),
                 None => choose_type(recipe, &model, &candidate)?,
             };
             let carried = fit.and_then(|fit| fit.carried);
@@ -199,6 +200,7 @@ fn stored(tensors: &[ImportedTensor<'_>], content: &Content) -> TensorType {
     match content {
         Content::Slabs(slabs) => kept_type(tensors, slabs),
         Content::Taken(_) | Content::Values(_) => TensorType::F32,
+        Content::Integers(_) => TensorType::I32,
     }
 }
 
@@ -408,7 +410,7 @@ fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
 fn widening_notice(planned: &[PlannedTensor], tensors: &[ImportedTensor<'_>]) -> Option<String> {
     let has_codes = |tensor: &&PlannedTensor| match &tensor.content {
         Content::Slabs(slabs) => slabs.iter().any(|slab| tensors[slab.tensor].stored.has_codes()),
-        Content::Taken(_) | Content::Values(_) => false,
+        Content::Taken(_) | Content::Values(_) | Content::Integers(_) => false,
     };
     let excluded = planned.iter().filter(|tensor| tensor.reason == Reason::Excluded).filter(has_codes);
     without_codes(excluded.map(|tensor| tensor.name.as_str()), "this file has")

@@ -13,6 +13,9 @@ const SIGMOID: u32 = 2;
 /// Softmax over the chosen experts alone.
 const SOFTMAX_OF_CHOSEN: u32 = 3;
 
+/// The root of softplus (DeepSeek V4).
+const SQRT_SOFTPLUS: u32 = 4;
+
 /// Nothing.
 pub(crate) fn none(_: &Facts<'_>, _: &mut Metadata) -> Result {
     Ok(())
@@ -633,6 +636,43 @@ pub(crate) fn kimi_linear(facts: &Facts<'_>, metadata: &mut Metadata) -> Result 
     }
     let heads = (0..facts.blocks).map(|block| u32::from(!facts.is_recurrent(block)));
     metadata.set(facts.key("attention.head_count_kv"), heads.collect::<Vec<u32>>());
+    Ok(())
+}
+
+/// Streams, compressed keys and the index that chooses among them. Without a ratio, a block has no compressed keys.
+pub(crate) fn deepseek4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    const LIMIT: f32 = 10.0;
+    let config = facts.config;
+    let compressed = facts.need(config.compressed.as_ref(), "compress_ratios")?;
+    routed(facts, metadata, SQRT_SOFTPLUS)?;
+    window(facts, metadata)?;
+    head_widths(facts, metadata)?;
+    for (key, value) in [
+        ("attention.head_count_kv", 1),
+        ("attention.q_lora_rank", compressed.query_rank),
+        ("attention.indexer.head_count", compressed.index_heads),
+        ("attention.indexer.key_length", compressed.index_width),
+        ("attention.indexer.top_k", compressed.index_most),
+        ("attention.output_group_count", compressed.output_groups),
+        ("attention.output_lora_rank", compressed.output_rank),
+        ("hyper_connection.count", compressed.streams),
+        ("hyper_connection.sinkhorn_iterations", compressed.iterations),
+        ("hash_layer_count", (0..facts.blocks).filter(|block| compressed.hashes(*block)).count()),
+        ("embedding_length_out", compressed.streams.saturating_mul(config.hidden_size.unwrap_or(0))),
+    ] {
+        metadata.set(facts.key(key), count(value));
+    }
+    metadata.set(facts.key("hyper_connection.epsilon"), compressed.stream_eps as f32);
+    let ratio = |block: usize| config.layer_types.get(block).and_then(|kind| compressed.rate(kind)).unwrap_or(0);
+    let ratios = (0..facts.blocks).map(|block| u32::try_from(ratio(block)).unwrap_or(u32::MAX));
+    metadata.set(facts.key("attention.compress_ratios"), ratios.collect::<Vec<u32>>());
+    let limits = vec![facts.float("swiglu_limit")?.unwrap_or(LIMIT); facts.blocks];
+    metadata.set(facts.key("swiglu_clamp_exp"), limits.clone());
+    metadata.set(facts.key("swiglu_clamp_shexp"), limits);
+    let base = |rope: &kvant_model::model_config::RopeParameters, usual: f64| rope.theta.unwrap_or(usual) as f32;
+    metadata.set(facts.key("attention.compress_rope_freq_base"), base(&config.rope.main, 160_000.0));
+    let windows = config.rope.sliding.as_ref().unwrap_or(&config.rope.main);
+    metadata.set(facts.key("rope.freq_base"), base(windows, 10_000.0));
     Ok(())
 }
 

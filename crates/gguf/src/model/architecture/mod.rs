@@ -152,6 +152,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
+        family: "deepseek_v4",
+        name: "deepseek4",
+        needs_head: true,
+        norms: &[(NormSite::IndexKey, "indexer_compressor_norm")],
+        extras: extras::deepseek4,
+        ..LLAMA
+    },
+    Architecture {
         family: "dots1",
         name: "dots1",
         needs_head: true,
