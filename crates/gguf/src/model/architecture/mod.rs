@@ -480,6 +480,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
     },
     Architecture { family: "smollm3", name: "smollm3", restoration: PLAIN, ..LLAMA },
     Architecture {
+        family: "solar_open",
+        name: "glm4moe",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::sigmoid_routed,
+        ..QWEN2
+    },
+    Architecture {
         family: "stablelm",
         name: "stablelm",
         needs_head: true,
