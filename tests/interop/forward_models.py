@@ -337,8 +337,18 @@ MODELS = {
 # Models of forms that llama.cpp's graphs compute, of architectures of which those above have a form that they do not: key heads as many as
 # query heads, no biases, heads of one width, states in one group, blocks of one kind.
 FOR_LLAMA_CPP = {
+    "bailing_hybrid_dense": ("bailing_hybrid", {**BAILING, "num_hidden_layers": 6, "layer_types": None, "first_k_dense_replace": 2, "n_group": 1, "topk_group": 1,
+                                                "norm_topk_prob": False, "kda_lower_bound": -3.0}),
+    "bamba_twice": ("bamba", dict(BASE, **MAMBA2_TWICE, attn_layer_indices=[1])),
+    "bamba_listed": ("bamba", dict(BASE, **MAMBA2_TWICE, attn_layer_indices=[0, 3], mamba_conv_bias=False, attention_bias=True)),
     "cohere2_moe_sigmoid": ("cohere2_moe", dict(COHERE_MOE, expert_selection_fn="sigmoid", rms_norm_eps=1e-3, norm_topk_prob=True,
                                                 prefix_dense_sliding_window_pattern=1)),
+    "deepseek_v4_published": ("deepseek_v4", {**DEEPSEEK_V4, "hc_mult": 4, "index_head_dim": 64, "index_n_heads": 8,
+                                              "compress_rates": dict(compressed_sparse_attention=4, heavily_compressed_attention=128)}),
+    "deepseek_v4_yarn_published": ("deepseek_v4", {**DEEPSEEK_V4, "hc_mult": 4, "hc_sinkhorn_iters": 3, "o_groups": 4, "num_hash_layers": 0, "mlp_layer_types": None,
+                                                   "index_head_dim": 64, "index_n_heads": 8,
+                                                   "compress_rates": dict(compressed_sparse_attention=4, heavily_compressed_attention=128),
+                                                   "rope_parameters": dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=32)}),
     "deepseek_v32_published": ("deepseek_v32", {**SPARSE, **GROUPS, "norm_topk_prob": True, "index_head_dim": 64, "index_n_heads": 8, **deepseek_yarn(1.0)}),
     "falcon_mamba_twice": ("falcon_mamba", {**MAMBA1, "expand": 2}),
     "gemma3n_published": ("gemma3n_text", {**GEMMA3N, "num_hidden_layers": 25, "hidden_size_per_layer_input": 256, "laurel_rank": 64, "num_kv_shared_layers": 5,
@@ -349,6 +359,9 @@ FOR_LLAMA_CPP = {
     "laguna_heads": ("laguna", dict(LAGUNA, moe_routed_scaling_factor=1.7)),
     "laguna_elements_behind": ("laguna", dict(LAGUNA, gating="per-element", num_attention_heads_per_layer=None, mlp_layer_types=["dense", "dense", "sparse", "sparse"],
                                               tie_word_embeddings=True)),
+    "kimi_linear_heads": ("kimi_linear", {**KIMI_LINEAR, "linear_num_heads": 4}),
+    "kimi_linear_grouped": ("kimi_linear", {**KIMI_LINEAR, "num_hidden_layers": 6, "layer_types": None, "linear_num_heads": 4, "n_group": 4, "topk_group": 2,
+                                            "linear_conv_kernel_dim": 3}),
     "mamba_twice": ("mamba", {**MAMBA1, "expand": 2}),
     "dots1_heads": ("dots1", dict(BASE, num_key_value_heads=4, moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=2,
                                   first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True)),
@@ -367,6 +380,8 @@ FOR_LLAMA_CPP = {
     "mamba2_one_group": ("mamba2", {**MAMBA_ONLY, "n_groups": 1}),
     "mimo_v2_flash_plain": ("mimo_v2_flash", dict(BASE, **ROUTED, head_dim=24, v_head_dim=16, n_routed_experts=8, n_group=4, topk_group=2, sliding_window=20,
                                                   layer_types=["full_attention"] + ["sliding_attention"] * 3)),
+    "minimax_one_factor": ("minimax", {**MINIMAX, **{f"{part}_{factor}_factor": value for part in ("full_attn", "linear_attn", "mlp")
+                                                     for factor, value in (("alpha", 1.3), ("beta", 1))}}),
     "mpt_clipped": ("mpt", dict(MPT, n_heads=4, attn_config=dict(clip_qkv=1.5))),
     "nemotron_h_experts": ("nemotron_h", {**NEMOTRON_H, "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
                                           "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5}),
@@ -385,7 +400,7 @@ def known(models):
     return {name: row for name, row in models.items() if row[0] in transformers.CONFIG_MAPPING}
 
 
-MODELS = known(MODELS)
+MODELS, FOR_LLAMA_CPP = known(MODELS), known(FOR_LLAMA_CPP)
 
 # Models with recurrent mixers, for which there are no graphs.
 RECURRENT = ("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")

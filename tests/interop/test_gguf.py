@@ -26,14 +26,13 @@ TRAINED = ("nano_llama", "nano_qwen3", "nano_mixtral", "nano_gemma2")
 # What llama.cpp has no graph for, or computes in another way than transformers: SparseMixer, softmax before a choice by groups,
 # frequencies that depend on the length, norms of whole heads, an architecture that it lacks. Kvant has no layout for the last line.
 WITHOUT = {"opt", "opt_post_norm", "gptj", "gptj_tied", "hunyuan", "llama_dynamic", "phi_norms"}
-WITHOUT |= {"cwm", "flex_olmo", "glm4_moe_routed", "qwen2_moe_routed", "helium", "opt_plain_norms", "solar_open"}
-WITHOUT |= {"apertus", "bitnet", "qwen3_omni_moe"}
-# The rotary embeddings of Bamba turn half of each head, and rows of halves have no order for graphs that turn neighbours.
-WITHOUT |= {"axk1", "bamba", "bamba_bias", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
+WITHOUT |= {"cwm", "flex_olmo", "glm4_moe_routed", "qwen2_moe_routed", "helium", "opt_plain_norms"}
+# The graph of BitNet computes SiLU, and its models squared ReLU.
+WITHOUT |= {"bitnet", "qwen3_omni_moe"}
+WITHOUT |= {"axk1", "ministral", "ministral_mixed", "mllama", "mllama_text", "nanochat", "nanochat_capped",
             "persimmon", "persimmon_plain", "xglm", "xglm_unscaled"}  # fmt: skip
 WITHOUT |= {"kolibri1", "kolibri1_weighed", "lfm3", "lfm3_plain"}
-WITHOUT |= {"bailing_hybrid", "bailing_hybrid_plain", "deepseek_v4", "deepseek_v4_yarn", "minimax", "minimax_window"}
-WITHOUT |= {"kimi_linear", "kimi_linear_groups", "longcat", "longcat_yarn"}
+WITHOUT |= {"longcat", "longcat_yarn"}
 # Each head of an index of MiniMax M3 chooses blocks for a group of heads there, and for all heads in transformers.
 WITHOUT |= {"minimax_m3", "minimax_m3_local", "minimax_m3_vl"}
 WITHOUT |= {name for name in forward_models.HYBRIDS if name.startswith("olmo")}
@@ -41,15 +40,15 @@ OTHERWISE = {"phimoe_biases", "phi3", "phi3_longrope", "deepseek_v2"}
 # The bound of the activations of Gemma 3n is that of other deviations, which differ where networks are as narrow as these.
 OTHERWISE |= {"gemma3n_published"}
 # No sliding windows in its graph (a notice says so), or a scale of attention that it derives from sizes instead of reading it.
-OTHERWISE |= {"mistral", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
+OTHERWISE |= {"mistral", "minimax_window", "qwen2", "mixtral", "starcoder2", "gemma2", "gemma3"}
 # Small models of a form that no published one has, which its loader does not load and Kvant refuses: a Phi-MoE without biases, blocks without experts among those
 # with, fewer heads of keys in OLMoE, a lite DeepSeek of other than 26 or 27 blocks, norms of queries and keys in a Command R of fewer
 # than 64 blocks. Beside each stands one of the published form.
 # Other forms than its graphs have, which FOR_LLAMA_CPP has beside them, are refused likewise.
 UNLOADABLE = {"phimoe", "qwen3_moe", "olmoe", "deepseek_v2_lite", "cohere_norms"}
-UNLOADABLE |= {"cohere2_moe_rms", "dbrx_norm", "dbrx_sums", "gemma3n", "gemma3n_lanes", "deepseek_v32", "glm_moe_dsa", "laguna", "laguna_elements"}
+UNLOADABLE |= {"cohere2_moe_rms", "dbrx_norm", "dbrx_sums", "gemma3n", "gemma3n_lanes", "deepseek_v32", "deepseek_v4", "deepseek_v4_yarn", "glm_moe_dsa", "laguna", "laguna_elements"}
 UNLOADABLE |= {"dots1", "ernie4_5_bias", "ernie4_5_moe", "exaone4", "falcon_alibi", "falcon_groups", "llama4", "llama4_dense", "mimo_v2_flash", "mpt", "qwen3_vl_moe"}
-UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("falcon_h1_gated", "lfm2", "lfm2_indices", "lfm2_vl")}
+UNLOADABLE |= {name for name in forward_models.HYBRIDS - WITHOUT if name not in ("bailing_hybrid", "falcon_h1_gated", "minimax_window", "lfm2", "lfm2_indices", "lfm2_vl")}
 # gpt-oss's configuration says `truncate: false`, and llama.cpp rounds the bounds of YaRN's ramp all the same.
 ROUNDED = {"gpt_oss"}
 # llama.cpp takes GELU from a table of 16-bit floats. Files of these hold what its own converter writes.

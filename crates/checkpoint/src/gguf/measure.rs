@@ -25,7 +25,7 @@ pub fn measure(plan: &GgufPlan, source: &Checkpoint, output: &Path) -> Result<Ve
     let has_codes = |tensor: &&PlannedTensor| match &tensor.content {
         Content::Slabs(slabs) => slabs.iter().any(|slab| tensors.packed(slab).is_some()),
         Content::Taken(_) => tensor.is_quantized(),
-        Content::Values(_) => false,
+        Content::Values(_) | Content::Integers(_) => false,
     };
     let found: Vec<&PlannedTensor> = plan.tensors.iter().filter(has_codes).collect();
     let error = |tensor: &&PlannedTensor| {
@@ -37,7 +37,7 @@ pub fn measure(plan: &GgufPlan, source: &Checkpoint, output: &Path) -> Result<Ve
                 difference(&tensors, slabs, made, &scales).ok_or_else(missing)
             }
             Content::Taken(position) => taken(source, *position, made).ok_or_else(missing),
-            Content::Values(_) => Err(missing()),
+            Content::Values(_) | Content::Integers(_) => Err(missing()),
         }
     };
     found.par_iter().map(error).collect()

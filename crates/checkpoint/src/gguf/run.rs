@@ -111,6 +111,7 @@ impl TensorWork<'_> {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 return Ok(vec![self.write(index, 0, &bytes)?]);
             }
+            Content::Integers(position) => return self.integers(index, *position),
         };
         let kind = codec::of(tensor.kind).ok_or_else(|| vanished(tensor.kind.name()))?;
         let mut written = Vec::new();
@@ -127,6 +128,25 @@ impl TensorWork<'_> {
             offset += row_bytes * slab.out_rows();
         }
         Ok(written)
+    }
+
+    /// Writes the integers of a tensor in 32 bits.
+    fn integers(&self, index: usize, position: usize) -> Result<Vec<Written>, EngineError> {
+        let name = &self.plan.tensors[index].name;
+        let numbers = self.tensors.integers(position).ok_or_else(|| vanished(name))?;
+        let bytes: Option<Vec<[u8; 4]>> =
+            numbers.into_iter().map(|number| i32::try_from(number).ok().map(i32::to_le_bytes)).collect();
+        let bytes = bytes.ok_or_else(|| {
+            let tensor = self.plan.sources[position].clone();
+            let file = file_of(self.checkpoint, &tensor, None);
+            EngineError::Weight {
+                tensor,
+                excludable: None,
+                file,
+                reason: "an integer needs more than 32 bits".to_owned(),
+            }
+        })?;
+        Ok(vec![self.write(index, 0, bytes.as_flattened())?])
     }
 
     /// Takes over the bytes of a tensor of the source file.

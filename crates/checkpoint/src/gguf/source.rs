@@ -78,6 +78,17 @@ impl<'a> SourceTensors<'a> {
         }
     }
 
+    /// The integers of a tensor; `None` where it holds others than of 32 or 64 bits.
+    pub fn integers(&self, position: usize) -> Option<Vec<i64>> {
+        let Stored::Plain(view) = &self.0.get(position)?.stored else { return None };
+        let bytes = view.bytes();
+        match view.dtype() {
+            Dtype::I32 => Some(bytes.as_chunks().0.iter().map(|bytes| i64::from(i32::from_le_bytes(*bytes))).collect()),
+            Dtype::I64 => Some(bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()),
+            _ => None,
+        }
+    }
+
     /// The codes that a slab takes rows of, where the source has any.
     pub fn packed(&self, slab: &TensorSlice) -> Option<&PackedMatrix<'a>> {
         match &self.0.get(slab.tensor)?.stored {

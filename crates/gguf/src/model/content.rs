@@ -11,6 +11,8 @@ pub enum Content {
     Taken(usize),
     /// Values that follow from config.json.
     Values(Vec<f32>),
+    /// The integers of a tensor of the source, by its position there, in 32 bits.
+    Integers(usize),
 }
 
 /// Rows of one matrix of the source.
@@ -45,6 +47,8 @@ pub enum Change {
     Scaled(f32),
     /// `-exp(x)`: the decay of recurrent mixers, whose logarithm models hold.
     NegatedExponential,
+    /// `exp(x)`: the same of mixers whose decays are bounded.
+    Exponential,
 }
 
 impl Change {
@@ -55,6 +59,7 @@ impl Change {
             Change::Added(offset) => values.iter_mut().for_each(|value| *value += offset),
             Change::Scaled(factor) => values.iter_mut().for_each(|value| *value *= factor),
             Change::NegatedExponential => values.iter_mut().for_each(|value| *value = -value.exp()),
+            Change::Exponential => values.iter_mut().for_each(|value| *value = value.exp()),
         }
     }
 
@@ -65,6 +70,7 @@ impl Change {
             Change::Added(offset) => values.iter_mut().for_each(|value| *value -= offset),
             Change::Scaled(factor) => values.iter_mut().for_each(|value| *value /= factor),
             Change::NegatedExponential => values.iter_mut().for_each(|value| *value = (-*value).ln()),
+            Change::Exponential => values.iter_mut().for_each(|value| *value = value.ln()),
         }
     }
 }
@@ -97,6 +103,7 @@ mod tests {
             (Change::Added(1.0), 1.5),
             (Change::Scaled(4.0), 2.0),
             (Change::NegatedExponential, -1.648_721_3),
+            (Change::Exponential, 1.648_721_3),
         ] {
             let mut values = [0.5f32];
             change.apply(&mut values);

@@ -2,10 +2,10 @@
 
 use super::content::{Change, Content, TensorSlice};
 use super::metadata::dense_prefix;
-use super::{GgufPlanError, names, rope};
+use super::{BlockNumbers, GgufPlanError, names, rope};
 use crate::ftype::Category;
 use crate::model::architecture::Architecture;
-use kvant_model::family::{Family, Part, Role};
+use kvant_model::family::{Family, Part, RecurrentMixer, Role};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{DroppedTensor, Linear, Network, TensorMeta};
 use kvant_weights::weight::RowMap;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn drafts_of(draft: &Draft) -> Option<(&Draft, &[TensorSlice])> {
     match &draft.content {
         Content::Slabs(slabs) => Some((draft, slabs)),
-        Content::Taken(_) | Content::Values(_) => None,
+        Content::Taken(_) | Content::Values(_) | Content::Integers(_) => None,
     }
 }
 
@@ -96,6 +96,8 @@ pub struct Builder<'a> {
     pub architecture: &'static Architecture,
     /// The tensors of the file.
     pub drafts: Vec<Draft>,
+    /// The tensors of the source that are numbers of the metadata.
+    pub numbers: Vec<BlockNumbers>,
     /// The tensors of the source that have no place in the file.
     pub dropped: Vec<DroppedTensor>,
     /// Positions of tensors that have found their place.
@@ -116,8 +118,17 @@ impl<'a> Builder<'a> {
         if let Some(kind) = rope::unknown_scaling(&config.rope.main, architecture.name) {
             return Err(GgufPlanError::Scaling(kind.to_owned()));
         }
-        let (drafts, dropped, taken) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let mut builder = Builder { tensors, network, config, family, architecture, drafts, dropped, taken };
+        let mut builder = Builder {
+            tensors,
+            network,
+            config,
+            family,
+            architecture,
+            drafts: Vec::new(),
+            numbers: Vec::new(),
+            dropped: Vec::new(),
+            taken: BTreeSet::new(),
+        };
         builder.check_experts()?;
         builder.add_all()?;
         builder.check_expected()?;
@@ -151,7 +162,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    pub(crate) fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
+    /// The error that a tensor is not as it must be.
+    pub fn shape_error(&self, tensor: usize, reason: impl Into<String>) -> GgufPlanError {
         let TensorMeta { name, shape, .. } = &self.tensors[tensor];
         GgufPlanError::Shape { tensor: name.clone(), shape: shape.clone(), reason: reason.into() }
     }
@@ -175,7 +187,9 @@ impl<'a> Builder<'a> {
         self.add_linears()?;
         self.add_fused_experts()?;
         self.add_norms()?;
+        self.add_numbers()?;
         self.add_rest()?;
+        self.add_missing_biases();
         self.add_unused_keys();
         Ok(())
     }
@@ -197,6 +211,25 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+    }
+
+    /// Biases of the convolutions of Mamba mixers: graphs add them, and end the program where a file has none.
+    fn add_missing_biases(&mut self) {
+        let mixer = self.family.recurrent.map(|recurrent| recurrent.mixer);
+        if !matches!(mixer, Some(RecurrentMixer::Mamba1 { .. } | RecurrentMixer::Mamba2 { .. })) {
+            return;
+        }
+        let names: BTreeSet<&str> = self.drafts.iter().map(|draft| draft.name.as_str()).collect();
+        let bias = |weight: &Draft| {
+            let stem = weight.name.strip_suffix(".weight").filter(|stem| stem.ends_with(".ssm_conv1d"))?;
+            let name = Some(format!("{stem}.bias")).filter(|name| !names.contains(name.as_str()))?;
+            let shape = vec![weight.shape[0]];
+            let content = Content::Values(vec![0.0; shape[0]]);
+            let (block, category) = (weight.block, Category::Other);
+            Some(Draft { name, shape, content, block, category, modules: Vec::new(), fixed: true })
+        };
+        let missing: Vec<Draft> = self.drafts.iter().filter_map(bias).collect();
+        self.drafts.extend(missing);
     }
 
     /// Refuses mixtures without what llama.cpp's graphs of mixtures compute in every block: experts, and experts that all tokens
@@ -357,6 +390,48 @@ mod tests {
         let state = shapes(&Checkpoint::read("falcon_h1").with_config("mamba_norm_before_gate", json!(false)));
         assert_eq!((&state["blk.0.ssm_a"], &state["blk.0.ssm_in.weight"]), (&vec![4, 1], &vec![220, 64]));
         assert!(state.contains_key("blk.0.ffn_norm") && !state.contains_key("blk.0.ffn_norm.weight"));
+        let delta = shapes(&Checkpoint::read("bailing_hybrid"));
+        assert_eq!((&delta["blk.0.ssm_a"], &delta["blk.0.ssm_conv1d_q.weight"]), (&vec![4, 1], &vec![1, 48, 1, 4]));
+        assert!(delta.contains_key("blk.0.ssm_f_a.weight") && delta.contains_key("blk.1.attn_gate.weight"));
+        let lightning = shapes(&Checkpoint::read("minimax"));
+        assert_eq!(
+            (&lightning["blk.0.attn_qkv.weight"], &lightning["blk.0.attn_norm_2.weight"]),
+            (&vec![192, 64], &vec![64])
+        );
+    }
+
+    #[test]
+    fn missing_biases_of_mamba_convolutions_are_zeros() {
+        let bare = Checkpoint::read("falcon_h1")
+            .with_config("mamba_norm_before_gate", json!(false))
+            .renamed(|name| (!name.ends_with("conv1d.bias")).then(|| name.to_owned()));
+        let config = ModelConfig::from_json(&bare.config).unwrap();
+        let drafts = drafts(&config, &bare.tensors).unwrap_or_else(|refused| panic!("{refused}"));
+        let bias = drafts.iter().find(|draft| draft.name == "blk.0.ssm_conv1d.bias").unwrap();
+        let Content::Values(zeros) = &bias.content else { panic!("{:?}", bias.content) };
+        assert!(zeros.len() == bias.shape[0] && zeros.iter().all(|zero| *zero == 0.0));
+    }
+
+    #[test]
+    fn numbers_of_blocks_are_taken_for_the_metadata() {
+        let apertus = Checkpoint::read("apertus");
+        let config = ModelConfig::from_json(&apertus.config).unwrap();
+        let network = Network::recognise(&config, &apertus.tensors);
+        let model =
+            Builder::of_network(&config, &apertus.tensors, &network).unwrap_or_else(|refused| panic!("{refused}"));
+        let keys: Vec<(&str, usize)> =
+            model.numbers.iter().map(|numbers| (numbers.key, numbers.tensors.len())).collect();
+        assert_eq!(keys, [("xielu.alpha_n", 2), ("xielu.alpha_p", 2), ("xielu.beta", 2), ("xielu.eps", 2)]);
+        let less = Checkpoint::read("apertus")
+            .renamed(|name| (name != "model.layers.1.mlp.act_fn.beta").then(|| name.to_owned()));
+        let text = refusal(&less).unwrap().to_string();
+        assert!(text.contains("`mlp.act_fn.beta` in block 1"), "{text}");
+        let mut wide = Checkpoint::read("apertus");
+        wide.tensors
+            .iter_mut()
+            .filter(|tensor| tensor.name.ends_with("alpha_p"))
+            .for_each(|tensor| tensor.shape = vec![2]);
+        assert!(refusal(&wide).unwrap().to_string().contains("one number is expected"));
     }
 
     #[test]
@@ -366,6 +441,11 @@ mod tests {
             ("lfm2_moe", "routed_scaling_factor", json!(1.5), "weights of experts by 1"),
             ("mimo_v2_flash", "routed_scaling_factor", json!(2.0), "weights of experts by 1"),
             ("afmoe", "mup_enabled", json!(false), "root of their width"),
+            ("bailing_hybrid", "kda_safe_gate", json!(false), "bounds the decays"),
+            ("bamba", "mamba_n_groups", json!(2), "norms each group of heads"),
+            ("deepseek_v4", "hc_mult", json!(3), "four residual streams"),
+            ("kimi_linear", "linear_num_heads", json!(2), "as many heads in delta nets as in attention"),
+            ("minimax", "mlp_alpha_factor", json!(2.0), "one factor on all residuals"),
             ("exaone4", "sliding_window", json!(8), "models of 64 blocks"),
             ("falcon_alibi", "alibi", json!(true), "architecture falcon"),
             ("llama4_text", "attention_chunk_size", json!(32), "chunks of 8192"),

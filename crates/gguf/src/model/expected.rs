@@ -37,10 +37,18 @@ const BIASES: &[Biases] = &[
         optional: &["attn_output", "ffn_gate", "ffn_up", "ffn_down"],
         ..USUAL
     },
+    Biases { architectures: &["apertus"], optional: &["attn_output"], ..USUAL },
     Biases { architectures: &["ernie4_5"], optional: &["attn_output"], ..USUAL },
+    Biases { architectures: &["deepseek4"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
     Biases { architectures: &["mistral4", "dbrx", "gemma4"], has_queries: false, ..USUAL },
     Biases { architectures: &["deepseek2", "mimo2"], optional: &["exp_probs_b"], has_queries: false, ..USUAL },
     Biases { architectures: &["glm4moe", "dots1", "ernie4_5-moe", "exaone-moe"], optional: &["exp_probs_b"], ..USUAL },
+    Biases {
+        architectures: &["bailingmoe3", "kimi-linear"],
+        required: &["exp_probs_b"],
+        optional: &["ssm_dt"],
+        has_queries: false,
+    },
     Biases { architectures: &["minimax-m2", "afmoe", "laguna", "lfm2moe"], required: &["exp_probs_b"], ..USUAL },
     Biases { architectures: &["mamba2"], required: &["ssm_conv1d"], optional: &["ssm_dt"], has_queries: false },
     Biases {
@@ -161,7 +169,8 @@ const SQUARE: [&str; 23] = [
 ];
 
 /// Architectures whose graphs turn whole heads, and end the program otherwise.
-const WHOLE: [&str; 11] = [
+const WHOLE: [&str; 12] = [
+    "apertus",
     "arcee",
     "cohere2moe",
     "dbrx",
@@ -262,6 +271,18 @@ impl Builder<'_> {
                 )),
                 _ => Ok(()),
             },
+            "bailingmoe3" if !config.flag_or("kda_safe_gate", true) => {
+                let found = "`kda_safe_gate` is false".to_owned();
+                Err(self.expects("bounds the decays of delta nets", found))
+            }
+            "bailingmoe3" if config.rope.main.kind.as_deref().is_some_and(|kind| kind != "default") => {
+                let found = "this model stretches them".to_owned();
+                Err(self.expects("has rotary embeddings as they are", found))
+            }
+            "bailingmoe3" => self.check_heads_of_delta_nets(),
+            "kimi-linear" => self.check_kimi_linear(&facts),
+            "minimax-01" => self.check_minimax_01(),
+            "deepseek4" => self.check_deepseek4(),
             "laguna" if config.number("moe_router_logit_softcapping")?.is_some_and(|cap| cap != 0.0) => {
                 let found = "`moe_router_logit_softcapping` is a number".to_owned();
                 Err(self.expects("has no bound on the logits of routers", found))
@@ -330,6 +351,79 @@ impl Builder<'_> {
         match config.logit_softcap == Some(30.0) {
             true => Ok(()),
             false => Err(self.expects("bounds logits by 30", "`final_logit_softcapping` is another number".to_owned())),
+        }
+    }
+
+    /// Kimi Linear as it is published: its graph has as many heads in all blocks, and queries without a latent.
+    fn check_kimi_linear(&self, facts: &Facts<'_>) -> Result<(), GgufPlanError> {
+        self.check_heads_of_delta_nets()?;
+        if self.config.latent.as_ref().is_some_and(|latent| latent.query_rank.is_some()) {
+            let found = "this model has one (`q_lora_rank`)".to_owned();
+            return Err(self.expects("has queries without a latent", found));
+        }
+        match facts.is_unnormalised() {
+            true => {
+                let found = "`moe_renormalize` (or `norm_topk_prob`) is false".to_owned();
+                Err(self.expects("divides the weights of experts by their sum", found))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// MiniMax-Text-01 as it is published: its graph has one factor on all residuals, and none on branches.
+    fn check_minimax_01(&self) -> Result<(), GgufPlanError> {
+        let factor = |key: &str| Ok::<f64, GgufPlanError>(self.config.number(key)?.unwrap_or(1.0));
+        let one = factor("mlp_alpha_factor")?;
+        for (key, usual) in [
+            ("full_attn_alpha_factor", one),
+            ("linear_attn_alpha_factor", one),
+            ("full_attn_beta_factor", 1.0),
+            ("linear_attn_beta_factor", 1.0),
+            ("mlp_beta_factor", 1.0),
+        ] {
+            if factor(key)? != usual {
+                let found = format!("`{key}` is not {usual}");
+                return Err(self.expects("has one factor on all residuals, and none on branches", found));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_heads_of_delta_nets(&self) -> Result<(), GgufPlanError> {
+        let (delta, all) = (self.config.delta.map_or(0, |delta| delta.key_heads), self.config.num_heads.unwrap_or(0));
+        match delta == all {
+            true => Ok(()),
+            false => {
+                let found = format!("this model has {delta} and {all}");
+                Err(self.expects("has as many heads in delta nets as in attention", found))
+            }
+        }
+    }
+
+    /// DeepSeek V4 as it is published: four streams, entries of 4 and 128 tokens, and experts that tokens choose in the first blocks.
+    fn check_deepseek4(&self) -> Result<(), GgufPlanError> {
+        const STREAMS: usize = 4;
+        const RATES: (usize, usize) = (4, 128);
+        let Some(compressed) = &self.config.compressed else { return Ok(()) };
+        if compressed.streams != STREAMS {
+            let found = format!("this model has {}", compressed.streams);
+            return Err(self.expects("has four residual streams", found));
+        }
+        if (compressed.sparse_rate, compressed.heavy_rate) != RATES {
+            let found = format!("this model of {} and {}", compressed.sparse_rate, compressed.heavy_rate);
+            return Err(self.expects("compresses keys of 4 and of 128 tokens", found));
+        }
+        if compressed.index_width < LEAST_INDEX as usize || !compressed.index_width.is_power_of_two() {
+            let found = format!("`index_head_dim` is {}", compressed.index_width);
+            return Err(self.expects("rotates the keys of its index, whose width is a power of two from 64 on", found));
+        }
+        let blocks = self.network.blocks().len();
+        match (1..blocks).find(|block| compressed.hashes(*block) && !compressed.hashes(block - 1)) {
+            Some(block) => {
+                let found = format!("so does block {block} of this model, and not the one before");
+                Err(self.expects("has tokens that choose their experts in the first blocks only", found))
+            }
+            None => Ok(()),
         }
     }
 

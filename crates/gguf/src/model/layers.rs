@@ -5,7 +5,7 @@ use super::drafts::{Builder, Draft, Grouped};
 use super::{Change, Content, GgufPlanError, TensorSlice};
 use crate::ftype::Category;
 use crate::model::names;
-use kvant_model::family::{NormSite, Orientation, Part, Role, RowOrder};
+use kvant_model::family::{NormSite, Orientation, Part, Positions, Role, RowOrder};
 use kvant_model::network::{ExpertsStorage, FusedExperts, Linear, Norm};
 use kvant_weights::weight::RowMap;
 
@@ -54,16 +54,17 @@ impl Builder<'_> {
             let mut slabs = self.slabs(linear.weight, size, &parts)?;
             slabs.iter_mut().for_each(|slab| slab.is_transposed = is_transposed);
             let slabs = self.scaled(linear, slabs)?;
-            let stem = names::of_role(role, self.part(linear)).ok_or_else(|| self.no_place(linear.weight))?;
+            let stem = names::of_role_in(self.architecture.name, role, self.part(linear));
+            let stem = stem.ok_or_else(|| self.no_place(linear.weight))?;
             // The gate on the shared expert is one row, and a vector in the file.
             let shape = if role == Role::SharedGate { vec![size.1] } else { vec![rows.count(), size.1] };
             let name = names::in_block(linear.block, &format!("{stem}.weight"));
             self.drafts.push(Draft {
+                category: Category::of_name(&name),
                 name,
                 shape,
                 content: Content::Slabs(slabs),
                 block: linear.block,
-                category: Category::of(role, linear.part),
                 modules: vec![linear.module.clone()],
                 fixed: matches!(role, Role::Router | Role::SharedGate) || is_kept(role),
             });
@@ -127,7 +128,10 @@ impl Builder<'_> {
                 let width = width.filter(|width| *width > 0);
                 let width = width
                     .ok_or_else(|| self.shape_error(linear.weight, "its rows are not a multiple of the head size"))?;
-                Ok(vec![(linear.role, RowMap::Neighbours { width, count: rows })])
+                let turning = self
+                    .turning(width)
+                    .ok_or_else(|| self.shape_error(linear.weight, "an even part of a head turns with its position"))?;
+                Ok(vec![(linear.role, RowMap::Neighbours { width, turning, count: rows })])
             }
             Role::QueryKeyValue if linear.rows == RowOrder::PerHead => {
                 let heads = self.config.num_heads.filter(|heads| *heads > 0 && rows.is_multiple_of(3 * heads));
@@ -140,6 +144,15 @@ impl Builder<'_> {
             }
             role => Ok(vec![(role, all)]),
         }
+    }
+
+    /// Components of a head of so many that turn with their position.
+    fn turning(&self, width: usize) -> Option<usize> {
+        let Positions::Rotary { partial, .. } = self.family.math.positions.resolve(self.config) else {
+            return Some(width);
+        };
+        let turning = self.config.rope.main.turning_components(width, partial);
+        (turning > 0 && turning <= width && turning.is_multiple_of(2)).then_some(turning)
     }
 
     /// The up projection of latent attention, per head `[k; v]`. The graph folds keys into queries and values into outputs:

@@ -44,8 +44,11 @@ pub(crate) fn of_role(role: Role, part: Part) -> Option<String> {
         Role::IndexQuery => "indexer.attn_q_b",
         Role::IndexKey => "indexer.attn_k",
         Role::IndexWeights => "indexer.proj",
-        Role::IndexGate => return None,
-        Role::KeyValue | Role::CompressedKey | Role::CompressedGate | Role::OutputDown => return None,
+        Role::IndexGate => "indexer_compressor_gate",
+        Role::KeyValue => "attn_kv",
+        Role::CompressedKey => "attn_compressor_kv",
+        Role::CompressedGate => "attn_compressor_gate",
+        Role::OutputDown => "attn_output_a",
         Role::RecurrentQuery | Role::RecurrentKey | Role::RecurrentValue => return None,
     };
     let suffix = match part {
@@ -101,7 +104,7 @@ pub(crate) fn has_gate_in_up(architecture: &str) -> bool {
 }
 
 /// The names of small tensors of a block that belong to no layer, by the ends of their names in the source.
-const PARAMETERS: [(&str, &str); 8] = [
+const PARAMETERS: [(&str, &str); 24] = [
     ("sinks", "attn_sinks.weight"),
     ("attention_sink_bias", "attn_sinks.weight"),
     ("e_score_correction_bias", "exp_probs_b.bias"),
@@ -110,6 +113,22 @@ const PARAMETERS: [(&str, &str); 8] = [
     ("router.scale", "ffn_gate_inp.scale"),
     ("router.per_expert_scale", "ffn_down_exps.scale"),
     ("altup.correct_output_scale", "altup_correct_scale.weight"),
+    ("attn_sink", "attn_sinks.weight"),
+    ("indexer.compressor.ape", "indexer_compressor_ape.weight"),
+    ("compressor.ape", "attn_compressor_ape.weight"),
+    ("gate.bias", "exp_probs_b.bias"),
+    ("hc_attn_fn", "hc_attn_fn.weight"),
+    ("hc_attn_base", "hc_attn_base.weight"),
+    ("hc_attn_scale", "hc_attn_scale.weight"),
+    ("hc_ffn_fn", "hc_ffn_fn.weight"),
+    ("hc_ffn_base", "hc_ffn_base.weight"),
+    ("hc_ffn_scale", "hc_ffn_scale.weight"),
+    ("hc_head_fn", "output_hc_fn.weight"),
+    ("hc_head_base", "output_hc_base.weight"),
+    ("hc_head_scale", "output_hc_scale.weight"),
+    ("hc_head.hc_fn", "output_hc_fn.weight"),
+    ("hc_head.hc_base", "output_hc_base.weight"),
+    ("hc_head.hc_scale", "output_hc_scale.weight"),
 ];
 
 /// The name of a small tensor of a block that belongs to no layer.
@@ -118,12 +137,49 @@ pub(crate) fn of_parameter(name: &str) -> Option<&'static str> {
     PARAMETERS.iter().find(|(end, _)| ends(end)).map(|(_, stem)| *stem)
 }
 
+/// Parameters that are matrices.
+const MATRICES: [&str; 5] = [
+    "indexer_compressor_ape.weight",
+    "attn_compressor_ape.weight",
+    "hc_attn_fn.weight",
+    "hc_ffn_fn.weight",
+    "output_hc_fn.weight",
+];
+
+/// Returns whether a parameter of this name in the file is a matrix.
+pub(crate) fn is_matrix(name: &str) -> bool {
+    MATRICES.contains(&name)
+}
+
+/// The stem of a layer's tensors where an architecture has another than [`of_role`] gives: the second of two output layers of DeepSeek V4, and
+/// the keys of its index, which are compressed.
+pub(crate) fn of_role_in(architecture: &str, role: Role, part: Part) -> Option<String> {
+    match (architecture, role) {
+        ("deepseek4", Role::Output) => Some("attn_output_b".to_owned()),
+        ("deepseek4", Role::IndexKey) => Some("indexer_compressor_kv".to_owned()),
+        _ => of_role(role, part),
+    }
+}
+
 /// The stems of the tensors that a layer of a recurrent mixer becomes.
 pub(crate) fn recurrent_stems(mixer: RecurrentMixer, role: Role) -> &'static [&'static str] {
     let is_delta = matches!(mixer, RecurrentMixer::GatedDelta { .. });
     match (mixer, role) {
         (RecurrentMixer::ShortConvolution, Role::RecurrentInput) => &["shortconv.in_proj"],
         (RecurrentMixer::ShortConvolution, Role::Output) => &["shortconv.out_proj"],
+        (RecurrentMixer::ChannelDelta { .. }, role) => match role {
+            Role::RecurrentQuery => &["attn_q"],
+            Role::RecurrentKey => &["attn_k"],
+            Role::RecurrentValue => &["attn_v"],
+            Role::RecurrentDecayDown | Role::RecurrentSteps => &["ssm_f_a"],
+            Role::RecurrentDecayUp => &["ssm_f_b"],
+            Role::RecurrentStrength => &["ssm_beta"],
+            Role::RecurrentGateDown | Role::RecurrentGate => &["ssm_g_a"],
+            Role::RecurrentGateUp => &["ssm_g_b"],
+            Role::Output => &["attn_output"],
+            _ => &[],
+        },
+        (RecurrentMixer::Lightning { .. }, Role::Output) => &["attn_output"],
         (_, Role::Output) => &["ssm_out"],
         (_, Role::RecurrentInputGate) if is_delta => &["attn_qkv", "attn_gate"],
         (_, Role::RecurrentInputGate) => &["ssm_in"],

@@ -8,6 +8,9 @@ use crate::model::names;
 use kvant_model::network::{Place, Reason as Unplaced, TensorMeta};
 use kvant_weights::weight::RowMap;
 
+/// The end of the name of a table of the experts that tokens choose.
+const EXPERTS_OF_TOKENS: &str = ".tid2eid";
+
 impl Builder<'_> {
     /// The embedding, as the head too where loaders insist on one.
     pub(crate) fn add_embedding(&mut self) -> Result<(), GgufPlanError> {
@@ -108,6 +111,26 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// The experts that each token chooses by itself, as integers (DeepSeek V4).
+    fn add_experts_of_tokens(&mut self, tensor: usize, block: Option<usize>) -> Result<(), GgufPlanError> {
+        let (tokens, experts) = self.matrix_shape(tensor)?;
+        let used = self.config.experts.as_ref().and_then(|experts| experts.per_token);
+        if used.is_some_and(|used| used != experts) {
+            return Err(self.shape_error(tensor, "as many columns as experts of a token are expected"));
+        }
+        self.taken.insert(tensor);
+        self.drafts.push(Draft {
+            name: names::in_block(block, "ffn_gate_tid2eid.weight"),
+            shape: vec![tokens, experts],
+            content: Content::Integers(tensor),
+            block,
+            category: Category::Other,
+            modules: Vec::new(),
+            fixed: true,
+        });
+        Ok(())
+    }
+
     fn add_parameter(&mut self, tensor: usize) -> Result<(), GgufPlanError> {
         if self.add_recurrent_parameter(tensor)?.is_some() {
             return Ok(());
@@ -118,6 +141,20 @@ impl Builder<'_> {
         // Its loader alone wants the name without an ending.
         let stem =
             stem.map(|stem| if self.architecture.name == "hy_v3" { stem.trim_end_matches(".bias") } else { stem });
+        if name.ends_with(EXPERTS_OF_TOKENS) {
+            return self.add_experts_of_tokens(tensor, block);
+        }
+        // Experts that tokens choose have no correction.
+        let is_hashed = |block| self.config.compressed.as_ref().is_some_and(|compressed| compressed.hashes(block));
+        if stem == Some("exp_probs_b.bias") && block.is_some_and(is_hashed) {
+            self.drop_tensor(tensor, "not used by loaders");
+            return Ok(());
+        }
+        if let (Some(stem), &[rows, columns]) = (stem.filter(|stem| names::is_matrix(stem)), shape.as_slice()) {
+            let slab = self.slab(tensor, (0, 1), (rows, columns), RowMap::all(rows))?;
+            self.add_small(names::in_block(block, stem), block, vec![rows, columns], vec![slab]);
+            return Ok(());
+        }
         let (Some(stem), &[length] | &[1, length]) = (stem, shape.as_slice()) else {
             return Err(self.no_place(tensor));
         };

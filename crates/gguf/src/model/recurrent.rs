@@ -1,7 +1,8 @@
 //! Recurrent mixers as tensors of the file: their layers in the order of llama.cpp's graph, the convolution as a matrix, and rates of decay
 //! instead of their logarithms.
 //!
-//! Source: `conversion/` and `src/models/mamba-base.cpp`, `delta-net-base.cpp`, `qwen3next.cpp`, `qwen35.cpp` and `lfm2.cpp` of llama.cpp.
+//! Source: `conversion/` and `src/models/mamba-base.cpp`, `delta-net-base.cpp`, `qwen3next.cpp`, `qwen35.cpp`, `kimi-linear.cpp`, `bailingmoe3.cpp` and
+//! `lfm2.cpp` of llama.cpp.
 
 use super::drafts::{Builder, Draft};
 use super::{Change, Content, GgufPlanError, TensorSlice, names};
@@ -79,12 +80,13 @@ impl Builder<'_> {
                 slabs.iter_mut().for_each(|slab| slab.columns = columns);
             }
             let height = rows.iter().map(|rows| rows.count()).sum();
+            let name = names::in_block(linear.block, &format!("{stem}.weight"));
             self.drafts.push(Draft {
-                name: names::in_block(linear.block, &format!("{stem}.weight")),
+                category: Category::of_name(&name),
+                name,
                 shape: vec![height, size.1],
                 content: Content::Slabs(self.scaled(linear, slabs)?),
                 block: linear.block,
-                category: Category::Other,
                 modules: vec![linear.module.clone()],
                 fixed: false,
             });
@@ -137,18 +139,30 @@ impl Builder<'_> {
             Some((*parameter, block, leaf.to_owned()))
         });
         let Some((parameter, block, leaf)) = found else { return Ok(None) };
+        if parameter.is_optional() {
+            self.drop_tensor(tensor, "computed by loaders");
+            return Ok(Some(()));
+        }
         let elements: usize = shape.iter().product();
         let first = shape.first().copied().unwrap_or(0);
         let others = elements.checked_div(first).unwrap_or(0);
         let is_mamba2 = matches!(recurrent.mixer, RecurrentMixer::Mamba2 { .. });
+        let is_by_channel = matches!(recurrent.mixer, RecurrentMixer::ChannelDelta { .. });
+        let is_bounded = recurrent.mixer == RecurrentMixer::ChannelDelta { is_bounded: true };
+        let convolution = |stem| (stem, (first, others), vec![1, first, 1, others]);
         let (stem, size, shape) = match (parameter, leaf.as_str()) {
             (RecurrentParameter::Convolution, ".weight") if recurrent.mixer == RecurrentMixer::ShortConvolution => {
                 ("shortconv.conv.weight", (first, others), vec![first, others])
             }
             (RecurrentParameter::Convolution, ".weight") => ("ssm_conv1d.weight", (first, others), vec![first, others]),
+            (RecurrentParameter::QueryConvolution, ".weight") => convolution("ssm_conv1d_q.weight"),
+            (RecurrentParameter::KeyConvolution, ".weight") => convolution("ssm_conv1d_k.weight"),
+            (RecurrentParameter::ValueConvolution, ".weight") => convolution("ssm_conv1d_v.weight"),
             (RecurrentParameter::Convolution, ".bias") if recurrent.mixer != RecurrentMixer::ShortConvolution => {
                 ("ssm_conv1d.bias", (first, 1), vec![first])
             }
+            (RecurrentParameter::DecayLog, "") if is_bounded => ("ssm_a", (elements, 1), vec![elements, 1]),
+            (RecurrentParameter::DecayLog, "") if is_by_channel => ("ssm_a", (elements, 1), vec![1, 1, elements, 1]),
             (RecurrentParameter::DecayLog, "") if is_mamba2 => ("ssm_a", (first, 1), vec![first, 1]),
             (RecurrentParameter::DecayLog, "") if shape.len() > 1 => ("ssm_a", (first, others), vec![first, others]),
             (RecurrentParameter::DecayLog, "") => ("ssm_a", (first, 1), vec![first]),
@@ -160,11 +174,12 @@ impl Builder<'_> {
         let rows = match (parameter, self.heads()) {
             (RecurrentParameter::Convolution, Some(heads)) => heads.channels(),
             (RecurrentParameter::DecayLog | RecurrentParameter::StepBias, Some(heads)) => heads.values(0, 1),
-            _ => vec![RowMap::all(first)],
+            _ => vec![RowMap::all(size.0)],
         };
         let mut slabs = self.slabs(tensor, size, &rows)?;
         if parameter == RecurrentParameter::DecayLog {
-            slabs.iter_mut().for_each(|slab| slab.change = Change::NegatedExponential);
+            let change = if is_bounded { Change::Exponential } else { Change::NegatedExponential };
+            slabs.iter_mut().for_each(|slab| slab.change = change);
         }
         self.add_small(names::in_block(Some(block), stem), Some(block), shape, slabs);
         Ok(Some(()))

@@ -21,6 +21,8 @@ pub(crate) fn describe(facts: &Facts<'_>, metadata: &mut Metadata) -> Result<(),
     metadata.set(facts.key("rope.dimension_count"), count(dim));
     metadata.set_some(facts.key("rope.freq_base"), base(facts, dim).map(|theta| theta as f32));
     let sliding = rope.sliding.as_ref().and_then(|sliding| sliding.theta);
+    // Its graph takes that of windows for the usual one, and has another key for compressed keys.
+    let sliding = sliding.filter(|_| facts.architecture.name != "deepseek4");
     metadata.set_some(facts.key("rope.freq_base_swa"), sliding.map(|theta| theta as f32));
     match (rope.main.kind.as_deref(), rope.main.factor) {
         (Some("linear"), Some(factor)) => {

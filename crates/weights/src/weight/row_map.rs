@@ -22,10 +22,12 @@ pub enum RowMap {
         count: usize,
     },
     /// Heads of `width` rows whose halves turn together, put side by side for a rotary embedding that turns neighbours:
-    /// row `2i + j` of a head is its row `j width/2 + i`.
+    /// row `2i + j` of a head is its row `j turning/2 + i`. Rows behind those that turn stay.
     Neighbours {
         /// Rows of a head.
         width: usize,
+        /// Rows of a head that turn, the first ones.
+        turning: usize,
         /// Rows of all heads.
         count: usize,
     },
@@ -59,10 +61,10 @@ impl RowMap {
         match self {
             RowMap::Run { first, .. } => first + row,
             RowMap::Every { first, step, .. } => first + row * step,
-            RowMap::Neighbours { width, .. } => {
-                let (head, within) = (row / width, row % width);
-                head * width + within % 2 * (width / 2) + within / 2
-            }
+            RowMap::Neighbours { width, turning, .. } => match (row / width, row % width) {
+                (head, within) if within < turning => head * width + within % 2 * (turning / 2) + within / 2,
+                _ => row,
+            },
             RowMap::Unfolded { heads, parts, width } => {
                 let (part, head, within) = (row / (heads * width), row / width % heads, row % width);
                 (head * parts + part) * width + within
@@ -79,10 +81,10 @@ impl RowMap {
                 let distance = row.checked_sub(first)?;
                 distance.is_multiple_of(step).then_some(distance / step)?
             }
-            RowMap::Neighbours { width, .. } => {
-                let (head, within, half) = (row / width, row % width, width / 2);
-                head * width + within % half * 2 + within / half
-            }
+            RowMap::Neighbours { width, turning, .. } => match (row / width, row % width, turning / 2) {
+                (head, within, half) if within < turning => head * width + within % half * 2 + within / half,
+                _ => row,
+            },
             RowMap::Unfolded { heads, parts, width } => {
                 let (head, part, within) = (row / (parts * width), row / width % parts, row % width);
                 (part * heads + head) * width + within
@@ -116,7 +118,10 @@ mod tests {
     fn row_maps_produce_the_documented_orders() {
         assert_eq!(sources(RowMap::Run { first: 3, count: 2 }), [3, 4]);
         assert_eq!(sources(RowMap::Every { first: 1, step: 2, count: 3 }), [1, 3, 5]);
-        assert_eq!(sources(RowMap::Neighbours { width: 6, count: 12 }), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
+        let whole = RowMap::Neighbours { width: 6, turning: 6, count: 12 };
+        assert_eq!(sources(whole), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
+        let part = RowMap::Neighbours { width: 6, turning: 4, count: 12 };
+        assert_eq!(sources(part), [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]);
         let unfolded = RowMap::Unfolded { heads: 2, parts: 3, width: 2 };
         assert_eq!(sources(unfolded), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
     }
@@ -126,7 +131,8 @@ mod tests {
         let maps = [
             RowMap::Run { first: 3, count: 2 },
             RowMap::Every { first: 1, step: 2, count: 3 },
-            RowMap::Neighbours { width: 6, count: 12 },
+            RowMap::Neighbours { width: 6, turning: 6, count: 12 },
+            RowMap::Neighbours { width: 6, turning: 4, count: 12 },
             RowMap::Unfolded { heads: 2, parts: 3, width: 2 },
         ];
         for map in maps {

@@ -4,9 +4,9 @@ use super::finish::Names;
 use super::of_file::GgufTensors;
 use super::{GgufPlan, GgufPlanError};
 use crate::gguf::recipe::GgufRecipe;
-use kvant_container::Checkpoint;
+use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_formats::import;
-use kvant_gguf::model::{Builder, drafts_of};
+use kvant_gguf::model::{Builder, Content, drafts_of};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, TensorMeta};
 use kvant_weights::float_dtype::float_dtype;
@@ -90,6 +90,16 @@ pub(super) struct Planner<'a> {
 impl Planner<'_> {
     /// Checks that all that will be read can be: types of floats, sizes of packed matrices.
     pub fn check_sources(&self, tensors: &[ImportedTensor<'_>]) -> Result<(), GgufPlanError> {
+        let integers = self.model.drafts.iter().filter_map(|draft| match draft.content {
+            Content::Integers(position) => Some(position),
+            _ => None,
+        });
+        for ImportedTensor { meta, stored } in integers.map(|position| &tensors[position]) {
+            let is_read = |view: &TensorView<'_>| matches!(view.dtype(), Dtype::I32 | Dtype::I64);
+            if !matches!(stored, Stored::Plain(view) if is_read(view)) {
+                return Err(GgufPlanError::SourceType { tensor: meta.name.clone(), dtype: meta.dtype.clone() });
+            }
+        }
         for slab in self.model.drafts.iter().filter_map(drafts_of).flat_map(|(_, slabs)| slabs) {
             let ImportedTensor { meta, stored } = &tensors[slab.tensor];
             let fits = match stored {

@@ -10,13 +10,15 @@ use crate::plan::{source_bytes, source_text, without_codes};
 use kvant_container::Checkpoint;
 use kvant_container::gguf::{GgufDeclaration, GgufLayout, Metadata, TensorType};
 use kvant_gguf::ftype::{Category, Model, is_70b};
-use kvant_gguf::model::Draft;
 use kvant_gguf::model::metadata::{self, Facts};
 use kvant_gguf::model::rope;
 use kvant_gguf::model::tokenizer::{self, Habits};
+use kvant_gguf::model::{BlockNumbers, Draft};
 use kvant_model::family::AttentionScale;
-use kvant_model::network::Notice;
-use kvant_weights::weight::ImportedTensor;
+use kvant_model::network::{Notice, TensorMeta};
+use kvant_numeric::simd::Isa;
+use kvant_weights::float_dtype::float_dtype;
+use kvant_weights::weight::{Band, ImportedTensor, Stored, WeightMatrix};
 use std::collections::BTreeMap;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
@@ -51,6 +53,10 @@ impl Planner<'_> {
         let file_type =
             fits.and_then(|fits| file_type_of(&self.model.drafts, fits)).unwrap_or(recipe.ftype().row().file_type);
         let mut metadata = metadata::of_model(&facts, &model_name(names.model), file_type)?;
+        for BlockNumbers { key, tensors: positions } in &self.model.numbers {
+            let values = positions.iter().map(|position| self.number(*position, tensors, checkpoint));
+            metadata.set(*key, values.collect::<Result<Vec<f32>, _>>()?);
+        }
         let habits = Habits { family: family.name, rows: vocabulary };
         let mut notices = tokenizer::describe(checkpoint, habits, &mut metadata)?;
         notices.extend(tokenizer::rename(&mut metadata));
@@ -96,6 +102,31 @@ impl Planner<'_> {
         })
     }
 
+    /// The only element of a tensor of the source, which the metadata state. Of a checkpoint that does not exist yet, it is that of the
+    /// checkpoint it is made of, where the tensor is the same.
+    fn number(
+        &self,
+        position: usize,
+        tensors: &[ImportedTensor<'_>],
+        checkpoint: &Checkpoint,
+    ) -> Result<f32, GgufPlanError> {
+        let TensorMeta { name, dtype, .. } = &self.model.tensors[position];
+        let imported = tensors.get(position).and_then(|tensor| match &tensor.stored {
+            Stored::Plain(view) => Some(*view),
+            Stored::Packed(_) => None,
+        });
+        let view = imported.or_else(|| checkpoint.tensor(name));
+        let read =
+            view.and_then(|view| Some(WeightMatrix::plain(view.bytes(), float_dtype(view.dtype())?, (1, 1), false)));
+        let Some(matrix) = read else {
+            return Err(GgufPlanError::SourceType { tensor: name.clone(), dtype: dtype.clone() });
+        };
+        let mut values = Vec::new();
+        matrix.read(Isa::best(), &Band { rows: 0..1, columns: 0..1 }, &mut values);
+        let number = values.first().copied().filter(|number| number.is_finite());
+        number.ok_or_else(|| self.model.shape_error(position, "a finite number is expected"))
+    }
+
     fn notices(&self, recipe: &GgufRecipe) -> Result<Vec<String>, GgufPlanError> {
         let mut notices: Vec<String> =
             self.model.network.notices().iter().filter(is_reported).map(Notice::to_string).collect();
@@ -137,6 +168,7 @@ impl Planner<'_> {
                 Some(fit) if fit.carried.is_some() => (fit.kind, Reason::Carried),
                 Some(fit) if fit.loss.is_some() => (fit.kind, Reason::Anew),
                 Some(fit) => (fit.kind, Reason::Kept),
+                None if matches!(draft.content, Content::Integers(_)) => (TensorType::I32, Reason::Fixed),
                 None => choose_type(recipe, &model, &candidate)?,
             };
             let carried = fit.and_then(|fit| fit.carried);
@@ -168,6 +200,7 @@ fn stored(tensors: &[ImportedTensor<'_>], content: &Content) -> TensorType {
     match content {
         Content::Slabs(slabs) => kept_type(tensors, slabs),
         Content::Taken(_) | Content::Values(_) => TensorType::F32,
+        Content::Integers(_) => TensorType::I32,
     }
 }
 
@@ -377,7 +410,7 @@ fn loss_notices(tensors: &[PlannedTensor], fits: Option<&Fits>) -> Vec<String> {
 fn widening_notice(planned: &[PlannedTensor], tensors: &[ImportedTensor<'_>]) -> Option<String> {
     let has_codes = |tensor: &&PlannedTensor| match &tensor.content {
         Content::Slabs(slabs) => slabs.iter().any(|slab| tensors[slab.tensor].stored.has_codes()),
-        Content::Taken(_) | Content::Values(_) => false,
+        Content::Taken(_) | Content::Values(_) | Content::Integers(_) => false,
     };
     let excluded = planned.iter().filter(|tensor| tensor.reason == Reason::Excluded).filter(has_codes);
     without_codes(excluded.map(|tensor| tensor.name.as_str()), "this file has")

@@ -87,7 +87,7 @@ impl GgufPlan {
     pub fn jobs(&self) -> Vec<usize> {
         let first = |tensor: &PlannedTensor| match &tensor.content {
             Content::Slabs(slabs) => slabs.first().map_or(0, |slab| slab.tensor),
-            Content::Taken(tensor) => *tensor,
+            Content::Taken(tensor) | Content::Integers(tensor) => *tensor,
             Content::Values(_) => 0,
         };
         let mut jobs: Vec<usize> = (0..self.tensors.len()).collect();
@@ -99,7 +99,7 @@ impl GgufPlan {
     pub fn sources_of<'p>(&'p self, tensor: &PlannedTensor) -> Vec<&'p str> {
         let mut positions: Vec<usize> = match &tensor.content {
             Content::Slabs(slabs) => slabs.iter().map(|slab| slab.tensor).collect(),
-            Content::Taken(position) => vec![*position],
+            Content::Taken(position) | Content::Integers(position) => vec![*position],
             Content::Values(_) => Vec::new(),
         };
         positions.dedup();

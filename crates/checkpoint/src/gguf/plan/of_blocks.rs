@@ -93,7 +93,7 @@ fn is_by_rows(tensor: &PlannedTensor) -> bool {
     match &tensor.content {
         Content::Slabs(slabs) => slabs.iter().all(TensorSlice::is_by_rows),
         Content::Taken(_) => true,
-        Content::Values(_) => false,
+        Content::Values(_) | Content::Integers(_) => false,
     }
 }
 

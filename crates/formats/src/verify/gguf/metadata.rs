@@ -1,7 +1,7 @@
 //! Metadata: what llama.cpp needs of every decoder (`llama_model_base::load_hparams`).
 
 use super::GgufView;
-use kvant_container::gguf::Value;
+use kvant_container::gguf::{Array, Value};
 use kvant_quant::finding::Findings;
 
 const HINT: &str = "convert the model again";
@@ -45,6 +45,25 @@ pub(super) fn run(subject: &GgufView<'_>, findings: &mut Findings) {
         findings.warning("general.quantization_version", "is missing, and there are quantized tensors", HINT);
     }
     heads(subject, findings);
+    xielu(subject, findings);
+}
+
+/// Numbers that Apertus has for every block, whatever the architecture's name: the parameters of its activation function.
+const XIELU: [&str; 4] = ["xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps"];
+
+fn xielu(subject: &GgufView<'_>, findings: &mut Findings) {
+    let blocks = subject.number("block_count");
+    for key in XIELU.iter().filter(|_| subject.architecture == "apertus") {
+        let count = subject.value(key).map(|value| value.as_array().map(Array::len));
+        match count {
+            None => findings.error(*key, "is missing", HINT),
+            // One number is that of all blocks.
+            Some(Some(count)) if blocks.is_some_and(|blocks| blocks != count) => {
+                findings.error(*key, format!("has {count} numbers, and not one for every block"), HINT);
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 fn is_size(value: &Value) -> bool {

@@ -23,7 +23,7 @@ const NEEDED: [&[&str]; 3] = [
         "ssm_in.weight",
         "shortconv.in_proj.weight",
     ],
-    &["attn_output.weight", "ssm_out.weight", "shortconv.out_proj.weight"],
+    &["attn_output.weight", "attn_output_b.weight", "ssm_out.weight", "shortconv.out_proj.weight"],
     &["ffn_down.weight", "ffn_down_exps.weight"],
 ];
 

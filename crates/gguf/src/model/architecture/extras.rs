@@ -13,6 +13,9 @@ const SIGMOID: u32 = 2;
 /// Softmax over the chosen experts alone.
 const SOFTMAX_OF_CHOSEN: u32 = 3;
 
+/// The root of softplus (DeepSeek V4).
+const SQRT_SOFTPLUS: u32 = 4;
+
 /// Nothing.
 pub(crate) fn none(_: &Facts<'_>, _: &mut Metadata) -> Result {
     Ok(())
@@ -187,6 +190,14 @@ pub(crate) fn granite(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     Ok(())
 }
 
+/// One factor on all residuals; see `expected.rs`.
+pub(crate) fn minimax_01(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    metadata.set(facts.key("residual_scale"), facts.float("mlp_alpha_factor")?.unwrap_or(1.0));
+    let recurrent: Vec<bool> = (0..facts.blocks).map(|block| facts.is_recurrent(block)).collect();
+    metadata.set(facts.key("attention.recurrent_layers"), recurrent);
+    Ok(())
+}
+
 pub(crate) fn minimax_m2(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
     metadata.set(facts.key("expert_gating_func"), SIGMOID);
     expert_width(facts, metadata, facts.config.intermediate_sizes.first().copied())
@@ -278,6 +289,14 @@ pub(crate) fn granite_hybrid(facts: &Facts<'_>, metadata: &mut Metadata) -> Resu
     mamba2_sizes(facts, metadata)?;
     heads_by_block(facts, metadata)?;
     metadata.set(facts.key("rope.scaling.finetuned"), facts.rope_dim()?.is_some());
+    Ok(())
+}
+
+/// Rotary embeddings turn in all blocks with attention, as many components of a head as `rope.dimension_count` says.
+pub(crate) fn bamba(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    mamba2_sizes(facts, metadata)?;
+    heads_by_block(facts, metadata)?;
+    metadata.set(facts.key("rope.scaling.finetuned"), true);
     Ok(())
 }
 
@@ -578,6 +597,82 @@ pub(crate) fn deepseek32(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
         let is_full = |block| facts.config.item("indexer_types", block).is_none_or(|kind| kind == "full");
         metadata.set(facts.key("attention.indexer.types"), (0..facts.blocks).map(is_full).collect::<Vec<bool>>());
     }
+    Ok(())
+}
+
+/// Kimi delta attention with bounded decays, and bounds on the activations of experts where config.json states any: 0 for none.
+pub(crate) fn bailing_hybrid(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    kimi_linear(facts, metadata)?;
+    shared_width(facts, metadata);
+    metadata.set(facts.key("kda.safe_gate"), true);
+    metadata.set(facts.key("kda.gate_lower_bound"), facts.float("kda_lower_bound")?.unwrap_or(-5.0));
+    for (key, name) in
+        [("expert_swiglu_limit_list", "swiglu_clamp_exp"), ("share_expert_swiglu_limit_list", "swiglu_clamp_shexp")]
+    {
+        if facts.config.states(key) {
+            let of_block = |block| facts.config.item(key, block).and_then(|limit| limit.as_f64()).unwrap_or(0.0) as f32;
+            metadata.set(facts.key(name), (0..facts.blocks).map(of_block).collect::<Vec<f32>>());
+        }
+    }
+    Ok(())
+}
+
+/// Kimi delta attention has no keys in the cache, and latent attention has one head of them. The components of queries and keys behind the
+/// latent count as those that turn, also where none do (Kimi Linear).
+pub(crate) fn kimi_linear(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    routed(facts, metadata, SIGMOID)?;
+    let latent = facts.need(facts.config.latent.as_ref(), "kv_lora_rank")?;
+    let delta = facts.need(facts.config.delta.as_ref(), "linear_attn_config")?;
+    for (key, value) in [
+        ("attention.kv_lora_rank", latent.key_value_rank),
+        ("attention.key_length", latent.key_value_rank + latent.rope_dim),
+        ("attention.key_length_mla", latent.nope_dim + latent.rope_dim),
+        ("attention.value_length_mla", latent.value_dim),
+        ("rope.dimension_count", latent.rope_dim),
+        ("ssm.conv_kernel", delta.kernel),
+        ("kda.head_dim", delta.key_dim),
+    ] {
+        metadata.set(facts.key(key), count(value));
+    }
+    let heads = (0..facts.blocks).map(|block| u32::from(!facts.is_recurrent(block)));
+    metadata.set(facts.key("attention.head_count_kv"), heads.collect::<Vec<u32>>());
+    Ok(())
+}
+
+/// Streams, compressed keys and the index that chooses among them. Without a ratio, a block has no compressed keys.
+pub(crate) fn deepseek4(facts: &Facts<'_>, metadata: &mut Metadata) -> Result {
+    const LIMIT: f32 = 10.0;
+    let config = facts.config;
+    let compressed = facts.need(config.compressed.as_ref(), "compress_ratios")?;
+    routed(facts, metadata, SQRT_SOFTPLUS)?;
+    window(facts, metadata)?;
+    head_widths(facts, metadata)?;
+    for (key, value) in [
+        ("attention.head_count_kv", 1),
+        ("attention.q_lora_rank", compressed.query_rank),
+        ("attention.indexer.head_count", compressed.index_heads),
+        ("attention.indexer.key_length", compressed.index_width),
+        ("attention.indexer.top_k", compressed.index_most),
+        ("attention.output_group_count", compressed.output_groups),
+        ("attention.output_lora_rank", compressed.output_rank),
+        ("hyper_connection.count", compressed.streams),
+        ("hyper_connection.sinkhorn_iterations", compressed.iterations),
+        ("hash_layer_count", (0..facts.blocks).filter(|block| compressed.hashes(*block)).count()),
+        ("embedding_length_out", compressed.streams.saturating_mul(config.hidden_size.unwrap_or(0))),
+    ] {
+        metadata.set(facts.key(key), count(value));
+    }
+    metadata.set(facts.key("hyper_connection.epsilon"), compressed.stream_eps as f32);
+    let ratio = |block: usize| config.layer_types.get(block).and_then(|kind| compressed.rate(kind)).unwrap_or(0);
+    let ratios = (0..facts.blocks).map(|block| u32::try_from(ratio(block)).unwrap_or(u32::MAX));
+    metadata.set(facts.key("attention.compress_ratios"), ratios.collect::<Vec<u32>>());
+    let limits = vec![facts.float("swiglu_limit")?.unwrap_or(LIMIT); facts.blocks];
+    metadata.set(facts.key("swiglu_clamp_exp"), limits.clone());
+    metadata.set(facts.key("swiglu_clamp_shexp"), limits);
+    let base = |rope: &kvant_model::model_config::RopeParameters, usual: f64| rope.theta.unwrap_or(usual) as f32;
+    metadata.set(facts.key("attention.compress_rope_freq_base"), base(&config.rope.main, 160_000.0));
+    let windows = config.rope.sliding.as_ref().unwrap_or(&config.rope.main);
+    metadata.set(facts.key("rope.freq_base"), base(windows, 10_000.0));
     Ok(())
 }
 

@@ -75,7 +75,22 @@ pub static ARCHITECTURES: &[Architecture] = &[
         restoration: Some(&restoration::AFMOE),
         ..QWEN2
     },
+    Architecture { family: "apertus", name: "apertus", needs_head: true, restoration: PLAIN, ..QWEN2 },
     Architecture { family: "arcee", name: "arcee", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "bailing_hybrid",
+        name: "bailingmoe3",
+        has_dense_prefix: true,
+        extras: extras::bailing_hybrid,
+        ..LLAMA
+    },
+    Architecture {
+        family: "bamba",
+        name: "granitehybrid",
+        extras: extras::bamba,
+        restoration: Some(&restoration::BAMBA),
+        ..LLAMA
+    },
     Architecture {
         family: "bloom",
         name: "bloom",
@@ -134,6 +149,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
         name: "deepseek32",
         has_dense_prefix: true,
         extras: extras::deepseek32,
+        ..LLAMA
+    },
+    Architecture {
+        family: "deepseek_v4",
+        name: "deepseek4",
+        needs_head: true,
+        norms: &[(NormSite::IndexKey, "indexer_compressor_norm")],
+        extras: extras::deepseek4,
         ..LLAMA
     },
     Architecture {
@@ -280,6 +303,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture { family: "jamba", name: "jamba", has_any_experts: true, extras: extras::jamba, ..QWEN2 },
     Architecture { family: "kimi_k2", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
     Architecture { family: "kimi_k25", name: "deepseek2", has_dense_prefix: true, extras: extras::deepseek2, ..LLAMA },
+    Architecture {
+        family: "kimi_linear",
+        name: "kimi-linear",
+        needs_head: true,
+        has_dense_prefix: true,
+        extras: extras::kimi_linear,
+        ..QWEN2
+    },
     Architecture { family: "laguna", name: "laguna", has_dense_prefix: true, extras: extras::laguna, ..QWEN2 },
     Architecture {
         family: "lfm2",
@@ -315,6 +346,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
         has_dense_prefix: true,
         extras: extras::mimo2,
         restoration: Some(&restoration::MIMO2),
+        ..QWEN2
+    },
+    Architecture {
+        family: "minimax",
+        name: "minimax-01",
+        norms: &[(NormSite::RecurrentOutput, "attn_norm_2")],
+        extras: extras::minimax_01,
         ..QWEN2
     },
     Architecture { family: "minimax_m2", name: "minimax-m2", needs_head: true, extras: extras::minimax_m2, ..QWEN2 },
@@ -441,6 +479,13 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..QWEN2
     },
     Architecture { family: "smollm3", name: "smollm3", restoration: PLAIN, ..LLAMA },
+    Architecture {
+        family: "solar_open",
+        name: "glm4moe",
+        norms: &[(NormSite::FeedForwardInput, "post_attention_norm")],
+        extras: extras::sigmoid_routed,
+        ..QWEN2
+    },
     Architecture {
         family: "stablelm",
         name: "stablelm",

@@ -208,6 +208,18 @@ pub(crate) const GRANITE_HYBRID: Restoration = Restoration {
     ..PLAIN
 };
 
+/// Files of the same architecture as Granite 4's, which state a factor on logits.
+pub(crate) const BAMBA: Restoration = Restoration {
+    is_of: |stated| stated.value("logit_scale").is_none() && !has_experts(stated),
+    words: MAMBA2,
+    more: |stated, config| {
+        hybrid(stated, config, "mamba_d_head");
+        let attends = attends(stated).into_iter().enumerate().filter(|(_, attends)| *attends);
+        config.insert("attn_layer_indices".to_owned(), attends.map(|(block, _)| block).collect());
+    },
+    ..PLAIN
+};
+
 pub(crate) const LFM2: Restoration = Restoration {
     words: &[
         ("attention.head_count_kv", ""),

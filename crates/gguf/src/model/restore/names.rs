@@ -3,6 +3,7 @@
 
 use crate::model::architecture::Architecture;
 use crate::model::names::{has_gate_in_up, in_block, norm_ending, of_norm, of_parameter, of_role, recurrent_stems};
+use crate::model::numbers;
 use kvant_container::gguf::GgufFile;
 use kvant_model::family::{
     ExpertLayout, ExpertStorage, Family, NormSite, Orientation, Part, RecurrentMixer, RecurrentParameter, Role,
@@ -20,7 +21,8 @@ pub(crate) fn expected(
     // An empty tensor has no bytes, and any number of rows.
     let shapes = file.tensors().filter(|tensor| tensor.byte_len() > 0).map(|tensor| (tensor.name(), tensor.shape()));
     let shapes = shapes.collect();
-    let mut expectation = Expectation { family, architecture, shapes, found: Vec::new() };
+    let numbers = numbers::stated(architecture.name, file.metadata());
+    let mut expectation = Expectation { family, architecture, shapes, numbers, found: Vec::new() };
     expectation.before_blocks();
     (0..blocks).for_each(|block| expectation.block(block));
     expectation.behind_blocks();
@@ -34,6 +36,8 @@ struct Expectation<'a> {
     family: &'a Family,
     architecture: &'a Architecture,
     shapes: HashMap<&'a str, &'a [usize]>,
+    /// Tensors of every block that the metadata hold.
+    numbers: Vec<(&'static str, Vec<usize>)>,
     found: Vec<TensorMeta>,
 }
 
@@ -83,6 +87,7 @@ impl Expectation<'_> {
             }
         }
         self.recurrent(block);
+        self.numbers(block);
         let attention = family.attention.iter().map(|layer| (Part::Attention, layer));
         for (part, (role, name)) in attention.chain(family.mlp.iter().map(|layer| (Part::Mlp, layer))) {
             self.linear(block, *role, part, &path(name));
@@ -115,6 +120,14 @@ impl Expectation<'_> {
                 Some(shape) => self.add(path(name), shape),
                 None => {}
             }
+        }
+    }
+
+    /// Tensors of a block whose values are in the metadata.
+    fn numbers(&mut self, block: usize) {
+        let trunk = self.family.trunk;
+        for (local, shape) in self.numbers.clone() {
+            self.add(format!("{}.{}.{block}.{local}", trunk.path, trunk.blocks), shape);
         }
     }
 

@@ -3,14 +3,14 @@
 use super::config::{Restored, restore};
 use crate::model::architecture::Architecture;
 use crate::model::values::values;
-use crate::model::{Change, Content, Draft, TensorSlice, drafts};
-use crate::model::{codec, names};
+use crate::model::{BlockNumbers, Builder, Change, Content, Draft, TensorSlice};
+use crate::model::{codec, names, numbers};
 use kvant_container::Checkpoint;
 use kvant_container::Diagnostic;
 use kvant_container::gguf::{GgufFile, GgufTensor};
 use kvant_container::shown;
 use kvant_model::model_config::ModelConfig;
-use kvant_model::network::TensorMeta;
+use kvant_model::network::{Network, TensorMeta};
 use kvant_numeric::simd::Isa;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::weight::{BlockMatrix, BlockPiece, ImportedTensor, PackedMatrix, Stored};
@@ -33,7 +33,11 @@ pub(crate) struct Found<'a> {
 /// # Errors
 /// *Unsupported* for tensors that have no place in the family, *invalid* where shapes contradict each other.
 pub fn tensors<'a>(checkpoint: &'a Checkpoint, file: &'a GgufFile) -> Result<Vec<ImportedTensor<'a>>, ImportError> {
-    let found = find(file, &restore(file)?)?;
+    let Contents { found, numbers } = find(file, &restore(file)?)?;
+    let numbers = numbers.into_iter().filter_map(|(meta, _)| {
+        let stored = Stored::Plain(checkpoint.tensor(&meta.name)?);
+        Some(ImportedTensor { meta, stored })
+    });
     let imported = found.into_iter().map(|Found { meta, matrices, .. }| {
         let stored = match checkpoint.tensor(&meta.name) {
             Some(view) => Stored::Plain(view),
@@ -41,16 +45,26 @@ pub fn tensors<'a>(checkpoint: &'a Checkpoint, file: &'a GgufFile) -> Result<Vec
         };
         ImportedTensor { meta, stored }
     });
-    Ok(imported.collect())
+    Ok(imported.chain(numbers).collect())
 }
 
 /// All tensors of the model.
-pub(crate) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Vec<Found<'a>>, ImportError> {
+pub(crate) struct Contents<'a> {
+    /// Those that are in tensors of the file.
+    pub found: Vec<Found<'a>>,
+    /// Those that are numbers of the metadata.
+    pub numbers: Vec<(TensorMeta, f32)>,
+}
+
+/// Finds all tensors of the model.
+pub(crate) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Contents<'a>, ImportError> {
     let config = ModelConfig::from_json(&restored.config).map_err(|error| invalid(file, error.to_string()))?;
-    let drafts = drafts(&config, &restored.metas).map_err(|error| {
+    let network = Network::recognise(&config, &restored.metas);
+    let model = Builder::of_network(&config, &restored.metas, &network).map_err(|error| {
         let hint = error.hint().unwrap_or_else(|| "convert the checkpoint that it was made of".to_owned());
         ImportError::unsupported(shown(file.path()), error.to_string(), hint)
     })?;
+    let Builder { drafts, numbers: stated, .. } = model;
     let mut places: Vec<Places<'a>> = restored.metas.iter().map(|_| Places::default()).collect();
     for draft in &drafts {
         let Content::Slabs(slabs) = &draft.content else { continue };
@@ -64,7 +78,18 @@ pub(crate) fn find<'a>(file: &'a GgufFile, restored: &Restored) -> Result<Vec<Fo
         add(&mut places, tensor, slabs, &factors, draft.fixed)?;
     }
     refuse_others(file, &drafts, restored.architecture)?;
-    restored.metas.iter().zip(places).map(|(meta, places)| places.found(meta)).collect()
+    let mut numbers = Vec::new();
+    for BlockNumbers { key, tensors } in &stated {
+        for (block, position) in tensors.iter().enumerate() {
+            let value = numbers::value(file.metadata(), key, block);
+            let value = value.ok_or_else(|| ImportError::invalid(*key, "is not a number for every block"))?;
+            numbers.push((restored.metas[*position].clone(), value));
+        }
+    }
+    let is_stated: HashSet<usize> = stated.iter().flat_map(|numbers| numbers.tensors.iter().copied()).collect();
+    let others = restored.metas.iter().zip(places).enumerate().filter(|(position, _)| !is_stated.contains(position));
+    let found = others.map(|(_, (meta, places))| places.found(meta)).collect::<Result<_, _>>()?;
+    Ok(Contents { found, numbers })
 }
 
 /// The pieces of a tensor of the model.
