@@ -8,7 +8,7 @@ use crate::args::{
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
 use kvant::{
-    Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, MixTarget, Prompt,
+    Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits, MixTarget, Prompt,
     QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
@@ -288,6 +288,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             no_keep_defaults: args.no_keep_defaults,
             requantize: args.requantize,
             imatrix: args.gguf.imatrix,
+            statistics: args.statistics.map(GivenStatistics::of_file),
             graph: GraphRecipe {
                 activation: args.onnx.activation,
                 weight: args.onnx.weight,

@@ -3,11 +3,13 @@
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job};
 use crate::settings::first_given;
+use kvant_checkpoint::input_statistics::InputStatistics;
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::Remedy;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
 use kvant_onnx::runtime::RuntimeChoice;
+use std::sync::Arc;
 
 /// The settings of a job and those of its recipe file, for one of the formats that were asked for.
 ///
@@ -41,6 +43,15 @@ pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) 
         ..Settings::default()
     };
     Ok((line.with_algorithms(&job.recipe.algorithm)?, file))
+}
+
+/// The statistics of a job, read from their file.
+///
+/// # Errors
+/// If the file cannot be read, or holds what no inputs have.
+pub fn statistics(job: &Job) -> Result<Option<Arc<InputStatistics>>, Error> {
+    let Some(given) = &job.recipe.statistics else { return Ok(None) };
+    Ok(Some(Arc::new(InputStatistics::open(&given.path, given.component.as_deref())?)))
 }
 
 /// Refuses settings that only ONNX graphs have.

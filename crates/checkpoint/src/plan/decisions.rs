@@ -132,10 +132,12 @@ impl Decisions<'_, '_> {
         if linear.out_features == 0 || linear.in_features == 0 {
             return self.source.keep_linear(linear, "empty").map(Drafts::from);
         }
-        if self.source.network.predicts_further(linear) && (is_static(scheme.input) || is_static(scheme.output)) {
+        let observes = self.source.recipe.statistics().is_none();
+        let has_static = is_static(scheme.input) || is_static(scheme.output);
+        if observes && has_static && self.source.network.predicts_further(linear) {
             return Err(PlanError::NotRun { layer: linear.module.clone(), scheme: scheme.to_string() });
         }
-        if linear.role == Role::Head && is_static(scheme.output) {
+        if observes && linear.role == Role::Head && is_static(scheme.output) {
             return Err(PlanError::Logits { layer: linear.module.clone(), scheme: scheme.to_string() });
         }
         let layer = self.source.draft(linear, scheme)?;

@@ -311,6 +311,7 @@ impl<'a> Declared<'a> {
         let (exclude, traits, float_share) = (self.exclude_list(), self.traits(json.is_some()), self.float_share());
         let blocks = if self.source.recipe.algorithms().need_data() { self.blocks() } else { Vec::new() };
         self.check_algorithms(checkpoint, &blocks)?;
+        let taken = self.take_statistics()?;
         let outside = self.outside(&blocks);
         let of_format = self.metadata_of_format();
         let is_described = (self.source.format.describes_in_metadata() || json.is_none()) && of_format.is_empty();
@@ -343,6 +344,7 @@ impl<'a> Declared<'a> {
             .iter()
             .cloned()
             .chain(self.notices)
+            .chain(taken.notices.iter().cloned())
             .chain(of_plan)
             .chain(of_loaders)
             .chain(departures)
@@ -351,6 +353,7 @@ impl<'a> Declared<'a> {
             traits,
             notices,
             float_share,
+            taken,
             family: network.family().map(|family| family.name),
             architecture: architecture(&model),
             longest: model.max_positions,

@@ -26,6 +26,7 @@ mod quantization_config;
 mod recognised;
 mod shaped;
 mod source;
+mod statistics;
 mod tensor;
 
 pub use attention::PlannedAttention;
@@ -42,6 +43,7 @@ pub(crate) use names::without_codes;
 pub use tensor::{KeptTensor, TensorAction};
 
 use crate::recipe::Recipe;
+use statistics::TakenStatistics;
 use kvant_container::Layout;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::loader_rules::{LoaderRefusal, ModelTraits, ShardShape, loaders_of, refusals_of};
@@ -74,6 +76,7 @@ pub struct Plan {
     traits: ModelTraits,
     notices: Vec<String>,
     float_share: Option<String>,
+    taken: TakenStatistics,
     source_bytes: u64,
     fingerprint: String,
 }

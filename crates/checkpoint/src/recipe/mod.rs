@@ -22,6 +22,7 @@ pub use quality_level::{QUALITY_LEVELS, QualityChoice, QualityLevel};
 pub use settings::{LayerTypeText, OverrideText, PackMethod, Settings, layer_kinds};
 
 use crate::byte_size::ByteSize;
+use crate::input_statistics::InputStatistics;
 use kvant_formats::format::OutputFormat;
 use kvant_model::network::LayerKind;
 use kvant_numeric::ggml::GroupedType;
@@ -30,6 +31,7 @@ use kvant_quant::glob::Glob;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary, TensorScheme};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The default of [`Recipe::max_shard_size`].
 pub const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
@@ -73,6 +75,7 @@ pub struct Recipe {
     max_shard_size: ByteSize,
     seed: u64,
     calibrated: bool,
+    statistics: Option<Arc<InputStatistics>>,
     requantize: bool,
     notes: Vec<String>,
     blocks: Option<BlockTypes>,
@@ -162,6 +165,7 @@ impl Recipe {
             max_shard_size: line.max_shard_size.or(file.max_shard_size).unwrap_or(MAX_SHARD_SIZE),
             seed: line.seed.or(file.seed).unwrap_or(0),
             calibrated: false,
+            statistics: None,
             requantize: line.requantize.or(file.requantize).unwrap_or(false),
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
             rules,
@@ -198,6 +202,7 @@ impl Recipe {
             max_shard_size: ByteSize(max_shard_size),
             seed: 0,
             calibrated: true,
+            statistics: None,
             requantize: true,
             notes: Vec::new(),
             blocks: None,
@@ -229,6 +234,17 @@ impl Recipe {
     /// found and algorithms that look at inputs run, or cannot.
     pub fn with_calibration(self, calibrated: bool) -> Recipe {
         Recipe { calibrated, ..self }
+    }
+
+    /// The same with the statistics of inputs from a file: static scales of activations are those of its ranges, and its mean squares
+    /// weigh the errors of searched weights.
+    pub fn with_statistics(self, statistics: Option<Arc<InputStatistics>>) -> Recipe {
+        Recipe { statistics, ..self }
+    }
+
+    /// The statistics of inputs from a file.
+    pub fn statistics(&self) -> Option<&InputStatistics> {
+        self.statistics.as_deref()
     }
 
     /// Returns whether there is calibration data.
@@ -397,6 +413,7 @@ impl Serialize for Recipe {
             // Schemes name it.
             scales: None,
             algorithm: (!self.algorithms.is_default()).then(|| self.algorithms.spellings()),
+            statistics: None,
             kv_cache: self.attention.key_value.map(|cache| cache.scheme.to_string()),
             kv_cache_post_rope: Some(self.attention.rotary == Rotary::After),
             min_kv_scale: self.attention.key_value.map(|cache| cache.min_scale.value()),

@@ -87,6 +87,7 @@ pub const KEYS: &[Key] = &[
     checkpoint("pack_method"),
     checkpoint("keep_defaults"),
     checkpoint("layer_types"),
+    checkpoint("statistics"),
     checkpoint("kv_cache"),
     checkpoint("kv_cache_post_rope"),
     checkpoint("min_kv_scale"),

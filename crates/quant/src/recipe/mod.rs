@@ -69,6 +69,8 @@ pub struct RecipeFile {
     /// Schemes of kinds of layers, such as `conv2d`.
     #[serde(deserialize_with = "read::layer_types")]
     pub layer_types: BTreeMap<String, String>,
+    /// A file with statistics of the inputs of layers, relative to the recipe.
+    pub statistics: Option<String>,
     /// The scheme of keys and values in the cache.
     pub kv_cache: Option<String>,
     /// Whether keys are quantized after the rotary embedding.
