@@ -8,13 +8,14 @@ use crate::args::{
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
 use kvant::{
-    Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits, MixTarget, Prompt,
-    QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
+    Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits,
+    MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_checkpoint::recipe::LayerTypeText;
 use kvant_data::calibration::SharedFile;
 use kvant_model::network::LayerKind;
+use kvant_onnx::recipe::BiasKind;
 use kvant_onnx::sensitivity::Target;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -267,6 +268,8 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
     let OnnxArgs { preprocess, report, min_sqnr, external_data, engine, .. } = args.onnx;
     let mut limits = limits(run, max_memory, engine);
     limits.quality.min_sqnr = min_sqnr;
+    // Other words than those of graphs are schemes.
+    let kind_of_bias = args.onnx.bias.as_ref().and_then(|text| text.parse::<BiasKind>().ok());
     Job {
         source: Source { model: args.model, adapters: args.adapters.lora },
         recipe: Recipe {
@@ -289,6 +292,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             requantize: args.requantize,
             imatrix: args.gguf.imatrix,
             statistics: args.statistics.map(GivenStatistics::of_file),
+            bias: args.onnx.bias.filter(|_| kind_of_bias.is_none()),
             graph: GraphRecipe {
                 activation: args.onnx.activation,
                 weight: args.onnx.weight,
@@ -300,7 +304,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
                 calibration_method: args.onnx.calibration_method,
                 weight_method: args.onnx.weight_method,
                 percentile: args.onnx.percentile,
-                bias: args.onnx.bias,
+                bias: kind_of_bias,
                 form: args.onnx.form,
                 boundary: args.onnx.boundary,
                 op_types: args.onnx.op_types,

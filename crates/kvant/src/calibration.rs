@@ -8,7 +8,9 @@ use crate::self_samples::SelfSamples;
 use crate::sounds;
 use crate::text::{counts, shown};
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
-use kvant_checkpoint::calibration::{Report as CalibrationReport, Resolved, Statistics, StatisticsFile, observe, resolve};
+use kvant_checkpoint::calibration::{
+    Report as CalibrationReport, Resolved, Statistics, StatisticsFile, observe, resolve,
+};
 use kvant_checkpoint::engine::{Output, OutputError};
 use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
@@ -288,7 +290,10 @@ impl<'a> Calibration<'a> {
         if let Some(first) = report.filled.first() {
             let points = counts::number(report.filled.len(), "activation point");
             let name = &file.provenance().name;
-            let text = format!("{name} has no range of {points} (the first is {}), which get that of the others that read the same", first.site);
+            let text = format!(
+                "{name} has no range of {points} (the first is {}), which get that of the others that read the same",
+                first.site
+            );
             reporter.note(&text);
         }
         let others = CalibrationReport { filled: Vec::new(), ..report.clone() };

@@ -8,6 +8,7 @@ use kvant_checkpoint::recipe::Settings;
 use kvant_container::Remedy;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
+use kvant_onnx::recipe::BiasKind;
 use kvant_onnx::runtime::RuntimeChoice;
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) 
         exclude: job.recipe.exclude.clone(),
         overrides: job.recipe.overrides.clone(),
         layer_types: job.recipe.layer_types.iter().map(|text| (text.kind, text.scheme.clone())).collect(),
+        bias: job.recipe.bias.clone(),
         keep_defaults: job.recipe.no_keep_defaults.then_some(false),
         weights_only: job.recipe.weights_only.then_some(true),
         scales: job.recipe.scales,
@@ -109,7 +111,7 @@ fn graph_setting(job: &Job) -> Option<&'static str> {
         (graph.calibration_method.is_some(), "‹calibration-method›"),
         (graph.weight_method.is_some(), "‹weight-method›"),
         (graph.percentile.is_some(), "‹percentile›"),
-        (graph.bias.is_some(), "‹bias›"),
+        (graph.bias.is_some_and(|kind| kind != BiasKind::Float), "this ‹bias›"),
         (graph.form.is_some(), "‹op-domain›"),
         (!job.sinks.graph_formats.is_empty(), "‹graph-format›"),
         (graph.boundary.is_some(), "‹io-dtype›"),

@@ -79,12 +79,12 @@ impl Diagnostic for InputStatisticsError {
             InputStatisticsError::Tensor { .. } => {
                 Some("capture the statistics again, for example with kvant.torch.capture_statistics".to_owned())
             }
-            InputStatisticsError::Empty { component: None, .. } => {
-                Some("its tensors must be called LAYER.input_min, LAYER.input_max or LAYER.input_mean_square".to_owned())
-            }
-            InputStatisticsError::Empty { component: Some(name), .. } => {
-                Some(format!("its tensors must be called {name}.LAYER.input_min and so on; or give a folder with {name}.safetensors"))
-            }
+            InputStatisticsError::Empty { component: None, .. } => Some(
+                "its tensors must be called LAYER.input_min, LAYER.input_max or LAYER.input_mean_square".to_owned(),
+            ),
+            InputStatisticsError::Empty { component: Some(name), .. } => Some(format!(
+                "its tensors must be called {name}.LAYER.input_min and so on; or give a folder with {name}.safetensors"
+            )),
         }
     }
 }

@@ -75,8 +75,11 @@ impl InputStatistics {
     /// System errors; *invalid* for damaged files and values that no inputs have.
     pub fn open(path: &Path, component: Option<&str>) -> Result<InputStatistics, InputStatisticsError> {
         let file = TensorFile::open(path)?;
-        let layers = grouped(&file, component)
-            .map_err(|(tensor, problem)| InputStatisticsError::Tensor { file: path.to_owned(), tensor, problem })?;
+        let layers = grouped(&file, component).map_err(|(tensor, problem)| InputStatisticsError::Tensor {
+            file: path.to_owned(),
+            tensor,
+            problem,
+        })?;
         let provenance = StatisticsProvenance {
             name: path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
             component: component.map(str::to_owned),

@@ -47,10 +47,7 @@ fn ranges_and_mean_squares_of_layers_are_read() {
 
 #[test]
 fn statistics_of_a_component_begin_with_its_name() {
-    let (_dir, path) = file(&[
-        ("unet.a.input_mean_square", &[1], &[4.0]),
-        ("unet2.a.input_mean_square", &[1], &[4.0]),
-    ]);
+    let (_dir, path) = file(&[("unet.a.input_mean_square", &[1], &[4.0]), ("unet2.a.input_mean_square", &[1], &[4.0])]);
     let statistics = InputStatistics::open(&path, Some("unet")).unwrap();
     assert_eq!(statistics.layers().collect::<Vec<_>>(), ["a"]);
     assert_ne!(statistics, InputStatistics::open(&path, Some("unet2")).unwrap());

@@ -87,6 +87,8 @@ impl Recognised<'_> {
             let (reason, hint) = decisions.nothing_left();
             return Err(PlanError::Nothing { reason, hint, kinds: self.convolutions() });
         }
+        let mut layers = layers;
+        layers.drafts.extend(self.draft_biases(&layers.drafts)?);
         let rest = self.keep_all(&draft::without_place(self, &layers.drafts));
         let of_codes = of_codes.or_else(|| self.note_of_floats());
         let notices = decisions.odd.into_notices().into_iter().chain(layers.notices).chain(of_codes).collect();

@@ -252,6 +252,12 @@ pub enum PlanError {
         /// The convolutions that there are, counted by kind.
         kinds: Box<[String]>,
     },
+    /// Biases get a scheme, and no quantized layer has one (*invalid*).
+    #[error("no quantized layer has a bias, to which `{scheme}` is given")]
+    NoBiases {
+        /// The scheme.
+        scheme: String,
+    },
     /// There is no layer of a kind that gets a scheme (*invalid*).
     #[error("the model has no {kind} layer, to which a scheme is given")]
     NoSuchKind {
@@ -470,6 +476,7 @@ impl Diagnostic for PlanError {
             | PlanError::Parameters { .. }
             | PlanError::TiedHead { .. }
             | PlanError::NoSuchKind { .. }
+            | PlanError::NoBiases { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::CannotHold { .. }
             | PlanError::Conversion { .. }
@@ -607,6 +614,7 @@ impl Diagnostic for PlanError {
                 "{hint}; to quantize the {} too, give their kind a scheme: ‹layer-type› conv2d=int8:channel",
                 kinds.join(" and ")
             )),
+            PlanError::NoBiases { .. } => Some("leave ‹bias› out".to_owned()),
             PlanError::NoSuchKind { others, .. } if others.is_empty() => {
                 Some("leave it out: the model has linear layers only".to_owned())
             }

@@ -4,6 +4,7 @@
 mod activation_points;
 mod algorithms;
 mod attention;
+mod biases;
 mod blocks;
 mod build;
 mod calibrated;
@@ -30,6 +31,7 @@ mod statistics;
 mod tensor;
 
 pub use attention::PlannedAttention;
+pub(crate) use biases::bias_shape;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
 pub use calibrated::{CalibratedPlan, PlanOnData};
 pub use cost::{CalibrationCost, CalibrationSize};
@@ -43,7 +45,6 @@ pub(crate) use names::without_codes;
 pub use tensor::{KeptTensor, TensorAction};
 
 use crate::recipe::Recipe;
-use statistics::TakenStatistics;
 use kvant_container::Layout;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::loader_rules::{LoaderRefusal, ModelTraits, ShardShape, loaders_of, refusals_of};
@@ -52,6 +53,7 @@ use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::ParameterPart;
 use kvant_weights::weight::{Band, RotatedWeights};
 use serde_json::Value;
+use statistics::TakenStatistics;
 use std::collections::{BTreeMap, HashSet};
 
 /// A plan: everything that a run needs besides the weights and what is found in data. With the latter it is a [`CalibratedPlan`].
@@ -146,6 +148,11 @@ impl Plan {
     /// The tensors that are carried over.
     pub fn kept(&self) -> &[KeptTensor] {
         &self.kept
+    }
+
+    /// The biases that are rounded.
+    pub fn rounded_biases(&self) -> impl Iterator<Item = &KeptTensor> {
+        self.kept.iter().filter(|kept| matches!(kept.action, TensorAction::Round { .. }))
     }
 
     /// The tensors that are not.

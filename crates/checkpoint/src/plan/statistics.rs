@@ -39,11 +39,18 @@ impl Declared<'_> {
         let searched = self.searched().count();
         let name = &statistics.provenance().name;
         let unweighed = (searched > 0 && weighed.is_empty()).then(|| {
-            format!("{name} has no mean squares of inputs: the scales of {} are searched without", number(searched, "layer"))
+            format!(
+                "{name} has no mean squares of inputs: the scales of {} are searched without",
+                number(searched, "layer")
+            )
         });
         let unused = self.unused(statistics);
         let notices = unweighed.into_iter().chain((!unused.is_empty()).then(|| {
-            format!("{name} has statistics of {} that are not quantized: {}", number(unused.len(), "layer"), listed(&unused))
+            format!(
+                "{name} has statistics of {} that are not quantized: {}",
+                number(unused.len(), "layer"),
+                listed(&unused)
+            )
         }));
         Ok(TakenStatistics { weighed, notices: notices.collect() })
     }

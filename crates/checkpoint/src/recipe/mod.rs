@@ -2,6 +2,7 @@
 //! tensor of a given model: that is the plan.
 
 mod attention;
+mod biases;
 mod choice;
 mod file;
 mod format;
@@ -12,6 +13,7 @@ mod settings;
 mod tests;
 mod yaml;
 
+pub use biases::BiasSchemes;
 pub use choice::{NamedScheme, SchemeChoice};
 pub use file::{read_file, read_text};
 use kvant_formats::algorithm::{Algorithm, Algorithms};
@@ -68,6 +70,7 @@ pub struct Recipe {
     also: Vec<OutputFormat>,
     pack_method: PackMethod,
     layer_types: BTreeMap<LayerKind, SchemeChoice>,
+    biases: BiasSchemes,
     keep_defaults: bool,
     weights_only: bool,
     algorithms: Algorithms,
@@ -168,6 +171,7 @@ impl Recipe {
             statistics: None,
             requantize: line.requantize.or(file.requantize).unwrap_or(false),
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
+            biases: BiasSchemes::of(line, file)?,
             rules,
             layer_types,
             blocks: None,
@@ -195,6 +199,7 @@ impl Recipe {
             also: Vec::new(),
             pack_method: PackMethod::default(),
             layer_types: BTreeMap::new(),
+            biases: BiasSchemes::default(),
             keep_defaults: true,
             weights_only: false,
             algorithms: Algorithms::default(),
@@ -296,6 +301,11 @@ impl Recipe {
     /// The kinds of layers that get a scheme; linear ones have it as the default.
     pub fn layer_types(&self) -> impl Iterator<Item = LayerKind> {
         self.layer_types.keys().copied()
+    }
+
+    /// The schemes of biases.
+    pub fn biases(&self) -> &BiasSchemes {
+        &self.biases
     }
 
     /// The default for layers without a rule.
@@ -408,6 +418,8 @@ impl Serialize for Recipe {
             foreign: false,
             overrides,
             layer_types: self.layer_types.iter().map(|(kind, choice)| (*kind, choice.spelling())).collect(),
+            bias: self.biases.spelling(),
+            layer_type_biases: self.biases.kinds().collect(),
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
             // Schemes name it.

@@ -124,6 +124,12 @@ pub struct Settings {
     /// Schemes of kinds of layers. That of linear layers takes the place of `scheme`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub layer_types: BTreeMap<LayerKind, String>,
+    /// The scheme of biases, or `float`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bias: Option<String>,
+    /// The schemes of biases of kinds of layers.
+    #[serde(skip)]
+    pub layer_type_biases: BTreeMap<LayerKind, String>,
     /// Whether the layers that the family keeps by default are kept.
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
@@ -273,6 +279,12 @@ impl TryFrom<RecipeFile> for Settings {
             exclude: if exclusions_win { file.exclude } else { Vec::new() },
             foreign: file.is_foreign,
             layer_types: file.layer_types.iter().map(|entry| layer_type(name, entry)).collect::<Result<_, _>>()?,
+            bias: file.bias.clone(),
+            layer_type_biases: file
+                .layer_type_biases
+                .iter()
+                .map(|entry| layer_type(name, entry))
+                .collect::<Result<_, _>>()?,
             keep_defaults: file.keep_defaults,
             weights_only: file.weights_only,
             scales: file.scales.as_ref().map(|text| scales(name, text)).transpose()?,

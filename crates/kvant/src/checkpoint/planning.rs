@@ -160,7 +160,10 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
 fn refuse_data_beside_statistics(job: &Job, plan: &Plan) -> Result<(), Error> {
     if !plan.blocks().is_empty() {
         let algorithms = plan.recipe().algorithms();
-        let failure = Error::new(ErrorKind::Usage, format!("{algorithms}: it runs data through the model, and ‹statistics› takes their place"));
+        let failure = Error::new(
+            ErrorKind::Usage,
+            format!("{algorithms}: it runs data through the model, and ‹statistics› takes their place"),
+        );
         return Err(failure.with_remedies(vec![
             Remedy::setting("calib", "give data with ‹calib› in place of ‹statistics›"),
             Remedy::leave_out("algorithm"),

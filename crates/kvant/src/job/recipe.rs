@@ -27,6 +27,8 @@ pub struct Recipe {
     pub layer_types: Vec<LayerTypeText>,
     /// Other schemes for components of a diffusers pipeline, or `keep`.
     pub components: Vec<OverrideText>,
+    /// The scheme of biases of checkpoints, or `float`.
+    pub bias: Option<String>,
     /// The order of 4-bit codes in AMD Quark's layout.
     pub pack_method: Option<PackMethod>,
     /// Whether the activations of the scheme are left out.

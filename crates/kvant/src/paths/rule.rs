@@ -39,8 +39,11 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     // Those of a pipeline may be a file for each component.
     let statistics = job.recipe.statistics.as_ref().filter(|_| job.source.kind() != SourceKind::Pipeline);
     let statistics = statistics.map(|given| &given.path);
-    let files =
-        [("‹imatrix›", job.recipe.imatrix.as_ref()), ("‹recipe›", job.recipe.file.as_ref()), ("‹statistics›", statistics)];
+    let files = [
+        ("‹imatrix›", job.recipe.imatrix.as_ref()),
+        ("‹recipe›", job.recipe.file.as_ref()),
+        ("‹statistics›", statistics),
+    ];
     for (setting, file) in files {
         if let Some(file) = file.filter(|file| file.is_dir()) {
             let failure = Error::new(ErrorKind::Usage, format!("{setting} {} is a directory", shown(file)));
