@@ -112,7 +112,7 @@ impl LayerTask<'_> {
     /// The band's codes by the recipe's rounding. Codes that depend on layer inputs are chosen block by block instead:
     /// the engine only processes layers outside of the blocks, which are rounded to nearest.
     fn round(&self, band: &Band) -> Result<QuantTensor, EngineError> {
-        match self.engine.plan.rounding_without_data() {
+        match self.engine.plan.whole_rounding(self.layer) {
             Some(rounding) => self.round_by(rounding, band),
             None => self.round_to_nearest(band),
         }
@@ -121,6 +121,7 @@ impl LayerTask<'_> {
     fn round_by(&self, rounding: &AnyRounding, band: &Band) -> Result<QuantTensor, EngineError> {
         let mut values = Vec::new();
         self.matrix.read(self.engine.isa, band, &mut values);
+        let inputs = self.engine.plan.given_inputs(self.layer)?;
         let mut problem = LayerProblem {
             layer: &self.layer.name,
             shape: Shape { groups: 1, outputs: band.rows.len(), features: band.columns.len() },
@@ -128,7 +129,7 @@ impl LayerTask<'_> {
             grid: Grid::Scheme { scheme: self.layer.scheme.weight, context: self.context, from: &values },
             bias: None,
             function: &ActivationFunction::None,
-            inputs: None,
+            inputs: inputs.as_ref(),
             samples: None,
             cancelled: self.engine.cancelled,
         };
@@ -165,7 +166,7 @@ impl LayerTask<'_> {
 
     /// The band's values on the grid of the codes.
     fn values(&self, band: &Band) -> Result<Vec<f32>, EngineError> {
-        if let Some(rounding) = self.engine.plan.rounding_without_data() {
+        if let Some(rounding) = self.engine.plan.whole_rounding(self.layer) {
             return Ok(self.round_by(rounding, band)?.dequantize());
         }
         if self.importance.is_some() {

@@ -21,6 +21,7 @@ pub(crate) use turns::take_turns;
 pub use verify::{Verify, refuse_inherited};
 pub(crate) use verify::{accept, refuse_errors, refuse_foreseen};
 
+use crate::input_statistics::InputStatisticsError;
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use kvant_container::unfinished::{Entry, Written};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind, Remedy, Writer};
@@ -63,6 +64,9 @@ pub enum EngineError {
     /// The output directory, the journal.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// A file of statistics.
+    #[error(transparent)]
+    Statistics(#[from] InputStatisticsError),
     /// The source is quantized, and cannot be read.
     #[error(transparent)]
     Import(#[from] ImportError),
@@ -157,6 +161,7 @@ impl Diagnostic for EngineError {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
             EngineError::Import(error) => error.kind(),
+            EngineError::Statistics(error) => error.kind(),
             EngineError::TooLarge { .. } | EngineError::Rounding { .. } => ErrorKind::Unsupported,
             EngineError::Weight { .. }
             | EngineError::Uncalibrated
@@ -197,6 +202,7 @@ impl Diagnostic for EngineError {
             EngineError::Container(error) => error.hint(),
             EngineError::Output(error) => error.hint(),
             EngineError::Import(error) => error.hint(),
+            EngineError::Statistics(error) => error.hint(),
             EngineError::Weight { excludable: None, .. } => {
                 Some("download the file again, or make it again from the original model".to_owned())
             }

@@ -325,7 +325,7 @@ impl<'a> Declared<'a> {
         stated: StatedAs,
     ) -> Result<Plan, PlanError> {
         let (exclude, traits, float_share) = (self.exclude_list(), self.traits(json.is_some()), self.float_share());
-        let blocks = if self.source.recipe.algorithms().need_data() { self.blocks() } else { Vec::new() };
+        let blocks = if self.runs_blocks() { self.blocks() } else { Vec::new() };
         self.check_algorithms(checkpoint, &blocks)?;
         let taken = self.take_statistics()?;
         let outside = self.outside(&blocks);

@@ -4,12 +4,15 @@
 use super::declared::Declared;
 use super::error::PlanError;
 use super::{LayerId, Plan, PlannedLayer};
-use crate::input_statistics::InputStatistics;
+use crate::input_statistics::{InputStatistics, InputStatisticsError, LayerStatistics};
 use kvant_model::network::LayerKind;
 use kvant_numeric::kernel::Range;
+use kvant_numeric::linalg::Gram;
 use kvant_quant::activation::ActivationStatistic;
 use kvant_quant::counts::number;
+use kvant_quant::hessian::Hessian;
 use kvant_quant::observer::ObserverRef;
+use kvant_quant::rounding::{AnyRounding, Needs, SharedInputs};
 use kvant_quant::scheme::{Axis, Granularity};
 use kvant_weights::activation_point::{ActivationPoint, PlannedActivationPoint};
 use serde_json::{Value, json};
@@ -35,6 +38,7 @@ impl Declared<'_> {
     pub(super) fn take_statistics(&self) -> Result<TakenStatistics, PlanError> {
         let Some(statistics) = self.source.recipe.statistics() else { return Ok(TakenStatistics::default()) };
         self.check_ranges(statistics)?;
+        self.check_hessians(statistics)?;
         let weighed = self.weighed(statistics)?;
         let searched = self.searched().count();
         let name = &statistics.provenance().name;
@@ -104,6 +108,30 @@ impl Declared<'_> {
         }
         let tensor = range_name(&planned.site);
         Err(PlanError::StatisticsLength { file: statistics.path().to_owned(), tensor, expected, found: ranges.len() })
+    }
+
+    /// Refuses statistics without the Hessians that a rounding needs. Convolutions and embeddings are rounded to nearest.
+    fn check_hessians(&self, statistics: &InputStatistics) -> Result<(), PlanError> {
+        if !self.source.recipe.rounds_with_statistics() {
+            return Ok(());
+        }
+        let mut missing = Vec::new();
+        let is_linear = |layer: &&PlannedLayer| {
+            let shaped = self.source.shaped.iter().find(|shaped| shaped.module == layer.module);
+            shaped.is_none_or(|shaped| shaped.kind == LayerKind::Tower)
+        };
+        for layer in self.layers.iter().filter(|layer| !layer.is_recoded()).filter(is_linear) {
+            let tensor = format!("{}.hessian", layer.module);
+            match statistics.layer(&layer.module).and_then(LayerStatistics::hessian_channels) {
+                None => missing.push(tensor),
+                Some(found) if found != layer.columns => {
+                    let (file, expected) = (statistics.path().to_owned(), layer.columns);
+                    return Err(PlanError::StatisticsLength { file, tensor, expected, found });
+                }
+                Some(_) => {}
+            }
+        }
+        refuse_missing(statistics, missing)
     }
 
     /// The layers whose scales are searched for by what they are multiplied by.
@@ -208,12 +236,39 @@ fn listed(names: &[String]) -> String {
 impl Plan {
     /// Returns whether the statistics of a file decide anything.
     pub fn takes_statistics(&self) -> bool {
-        self.recipe.statistics().is_some() && (!self.sites.is_empty() || !self.taken.weighed.is_empty())
+        let decides = !self.sites.is_empty() || !self.taken.weighed.is_empty() || self.recipe.rounds_with_statistics();
+        decides && self.recipe.statistics().is_some()
     }
 
     /// Returns whether data must be run through the model before the plan can be carried out.
     pub fn runs_data(&self) -> bool {
         !self.blocks.is_empty() || !self.sites.is_empty() && self.recipe.statistics().is_none()
+    }
+
+    /// The rounding of a layer that the engine asks for all of it: one that needs no data, or whose Hessian is in a file. `None` for round
+    /// to nearest.
+    pub(crate) fn whole_rounding(&self, layer: &PlannedLayer) -> Option<&AnyRounding> {
+        let rounding = &self.recipe.algorithms().rounding;
+        let has_hessian = || {
+            let statistics = self.recipe.statistics().filter(|_| self.recipe.rounds_with_statistics());
+            statistics.and_then(|file| file.layer(&layer.module)?.hessian_channels()) == Some(layer.columns)
+        };
+        let asks = !rounding.is_nearest() && (rounding.needs() == Needs::Nothing || has_hessian());
+        asks.then_some(rounding)
+    }
+
+    /// The Hessian of a layer's inputs, where the rounding takes it from a file.
+    ///
+    /// # Errors
+    /// Values that no Hessian has.
+    pub(crate) fn given_inputs(&self, layer: &PlannedLayer) -> Result<Option<SharedInputs>, InputStatisticsError> {
+        let Some(statistics) = self.recipe.statistics().filter(|_| self.recipe.rounds_with_statistics()) else {
+            return Ok(None);
+        };
+        let Some(matrix) = statistics.hessian(&layer.module)? else { return Ok(None) };
+        // A mean over tokens, whose number changes no code.
+        let gram = Gram::of_matrix(layer.columns, layer.columns as u64, &matrix);
+        Ok(gram.map(|gram| SharedInputs::new(Hessian::from_parts(gram, None))))
     }
 
     /// The origin of the statistics that decide something, for the record of the output.

@@ -3,7 +3,7 @@
 use super::Settings;
 use super::file::FLOAT;
 use kvant_model::network::LayerKind;
-use kvant_quant::scheme::{Axis, Granularity, TensorScheme};
+use kvant_quant::scheme::{Axis, FloatScale, Granularity, TensorScheme};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use std::collections::BTreeMap;
 
@@ -68,9 +68,13 @@ fn bias_scheme(place: &str, text: &str) -> Result<Option<TensorScheme>, RecipeEr
     let scheme: TensorScheme = text
         .parse()
         .map_err(|_| RecipeError::invalid(place, format!("{} is not a scheme of a tensor", quoted(text)), EXAMPLE))?;
-    let is_plain = matches!(scheme, TensorScheme::Int(_) | TensorScheme::Float(_));
+    let is_plain = match scheme {
+        TensorScheme::Int(_) => true,
+        TensorScheme::Float(float) => matches!(float.scale, FloatScale::Plain(_)),
+        _ => false,
+    };
     let is_shared = matches!(scheme.granularity(), Some(Granularity::Tensor | Granularity::Channel(Axis::Rows)));
-    match is_plain && is_shared && !scheme.needs_tensor_range() {
+    match is_plain && is_shared {
         true => Ok(Some(scheme)),
         false => Err(RecipeError::unsupported(place, format!("biases are not quantized in {}", quoted(text)), EXAMPLE)),
     }

@@ -30,6 +30,7 @@ use kvant_model::network::LayerKind;
 use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::glob::Glob;
+use kvant_quant::rounding::Needs;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary, TensorScheme};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -250,6 +251,13 @@ impl Recipe {
     /// The statistics of inputs from a file.
     pub fn statistics(&self) -> Option<&InputStatistics> {
         self.statistics.as_deref()
+    }
+
+    /// Returns whether the rounding takes what it needs to know of inputs from the statistics of a file, layer by layer.
+    pub fn rounds_with_statistics(&self) -> bool {
+        let Algorithms { rotation, transforms, rounding, tuning, correction, .. } = &self.algorithms;
+        let rounds_alone = rotation.is_none() && transforms.is_empty() && tuning.is_none() && correction.is_none();
+        self.statistics.is_some() && rounds_alone && rounding.needs() == Needs::Hessian
     }
 
     /// Returns whether there is calibration data.

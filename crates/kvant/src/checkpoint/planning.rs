@@ -158,8 +158,13 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
 
 /// Refuses calibration data beside statistics, and algorithms that run them through the model: scales would have two origins.
 fn refuse_data_beside_statistics(job: &Job, plan: &Plan) -> Result<(), Error> {
+    let algorithms = plan.recipe().algorithms();
+    if algorithms.rotation.is_some() {
+        let message = "‹statistics› is of the channels of the model as it is, and `rotate` mixes them";
+        let failure = Error::new(ErrorKind::Usage, message);
+        return Err(failure.with_remedies(vec![Remedy::leave_out("statistics"), Remedy::leave_out("algorithm")]));
+    }
     if !plan.blocks().is_empty() {
-        let algorithms = plan.recipe().algorithms();
         let failure = Error::new(
             ErrorKind::Usage,
             format!("{algorithms}: it runs data through the model, and ‹statistics› takes their place"),

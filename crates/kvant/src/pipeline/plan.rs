@@ -177,10 +177,12 @@ pub(super) fn of_component(error: Error, name: &str) -> Error {
 /// Refuses algorithms that need calibration data, and static scales without statistics: components do not run here.
 fn refuse_calibration(job: &Job, component: &PipelineComponent, given: Option<&GivenStatistics>) -> Result<(), Error> {
     let (line, file) = resolve::settings(job, None, &[])?;
-    let recipe = Recipe::resolve(&line, &file)?;
+    let recipe = Recipe::resolve(&line, &file)?.with_statistics(resolve::statistics(job)?);
     let algorithms = recipe.algorithms();
     let what = match recipe.default_choice().scheme() {
-        _ if algorithms.need_data() => format!("{algorithms}: it needs calibration data"),
+        _ if algorithms.need_data() && !recipe.rounds_with_statistics() => {
+            format!("{algorithms}: it needs calibration data")
+        }
         Some(scheme) if scheme.needs_calibration() && job.recipe.statistics.is_none() => {
             if let Some(GivenStatistics { path, .. }) = given {
                 let name = &component.name;
