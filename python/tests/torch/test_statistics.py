@@ -136,3 +136,20 @@ def test_missing_and_damaged_statistics_are_named(net, tmp_path):
         with pytest.raises(kvant.InvalidError, match=message):
             kvant.quantize(folder, STATIC[0], statistics=path, format="quark", output=tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+def test_gptq_takes_hessians_layer_by_layer(net, tmp_path):
+    model, folder = net
+    path = tmp_path / "statistics.safetensors"
+    kt.capture_statistics(model, lambda: model(images()), path, hessians=True)
+    errors = {}
+    for name, given in {"rtn": {}, "gptq": {"algorithm": "gptq", "statistics": path}}.items():
+        out = tmp_path / name
+        kvant.quantize(folder, "int3:g32", format="fake", output=out, **given)
+        quantized = Net().eval()
+        quantized.load_state_dict(load_file(out / "model.safetensors"))
+        errors[name] = distance(quantized(images(3)), model(images(3)))
+    assert errors["gptq"] < 0.8 * errors["rtn"], errors
+    kt.capture_statistics(model, lambda: model(images()), path)
+    with pytest.raises(kvant.InvalidError, match=r"lacks `down.hessian`, `up.hessian`"):
+        kvant.quantize(folder, "int3:g32", algorithm="gptq", statistics=path, format="fake", output=tmp_path / "none")
