@@ -2,6 +2,8 @@
 
 python diffusers_pipelines.py make NAME FOLDER
 python diffusers_pipelines.py load FLOAT QUANTIZED [EXPECTED]   prints JSON: per component the largest difference of outputs
+python diffusers_pipelines.py capture FOLDER COMPONENT FILE     captures statistics of the component's inputs over two steps
+python diffusers_pipelines.py static FLOAT COMPONENT QUANTIZED  prints JSON: layers with static scales, and the error of a step
 """
 
 import json
@@ -130,9 +132,9 @@ def weights(component):
     return found
 
 
-def denoise(pipeline, name):
+def denoise(pipeline, name, seed=1):
     """One step of the denoiser, whose inputs follow from its class."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     model = getattr(pipeline, name)
     kind, dtype = type(model).__name__, torch.bfloat16
     draw = lambda *shape: torch.randn(*shape).to(dtype)  # noqa: E731
@@ -169,6 +171,28 @@ def run(verb, *arguments):
         name, folder = arguments
         PIPELINES[name]().to(torch.bfloat16).save_pretrained(folder)
         return None
+    if verb == "capture":
+        import kvant.torch
+
+        folder, name, path = arguments
+        pipeline = load(folder)
+        steps = lambda: [denoise(pipeline, name, seed) for seed in (2, 3)]  # noqa: E731
+        kvant.torch.capture_statistics({name: getattr(pipeline, name)}, steps, path)
+        return None
+    if verb == "static":
+        import kvant.torch
+
+        folder, name, quantized = arguments
+        source, loaded = load(folder), load(folder)
+        model = kvant.torch.load(getattr(loaded, name), Path(quantized) / name)
+        layers = [layer for _, layer in kvant.torch.quantized_modules(model)]
+        with torch.no_grad():
+            ours, theirs = denoise(loaded, name).float(), denoise(source, name).float()
+        return {
+            "layers": len(layers),
+            "static": sum(layer.input_quantizer is not None and layer.input_quantizer.scale is not None for layer in layers),
+            "error": ((ours - theirs).square().sum() / theirs.square().sum()).item(),
+        }
     source, quantized, *expected = map(load, arguments)
     expected = expected[0] if expected else None
     report = {}
@@ -187,6 +211,7 @@ def run(verb, *arguments):
             with torch.no_grad():
                 mine, float_one = denoise(quantized, name).float(), denoise(source, name).float()
             assert torch.isfinite(mine).all()
+            entry["error"] = ((mine - float_one).square().sum() / float_one.square().sum()).item()
             entry["cosine"] = torch.nn.functional.cosine_similarity(mine.flatten(), float_one.flatten(), dim=0).item()
         report[name] = entry
     return report

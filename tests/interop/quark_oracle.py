@@ -57,12 +57,17 @@ def weight_spec(dtype, granularity, group, symmetric):
                          scale_type=ScaleType.float, round_method=RoundType.half_even, is_dynamic=False)  # fmt: skip
 
 
-def export_spec(source, spec, out):
-    """The in-memory export of a dense model whose linears all have the weight specification `spec`."""
-    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto").eval()
-    config = QConfig(global_quant_config=QLayerConfig(weight=spec), exclude=["lm_head"])
-    export_safetensors(ModelQuantizer.freeze(ModelQuantizer(config).quantize_model(model, None)), str(out))
+def export_spec(source, spec, out, bias=None):
+    """The in-memory export of a dense model whose linears all have the weight specification `spec`, and that of biases."""
+    export_safetensors(frozen_spec(source, spec, bias), str(out))
     return out
+
+
+def frozen_spec(source, spec, bias=None):
+    """That model in memory."""
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto").eval()
+    config = QConfig(global_quant_config=QLayerConfig(weight=spec, bias=bias), exclude=["lm_head"])
+    return ModelQuantizer.freeze(ModelQuantizer(config).quantize_model(model, None))
 
 
 def frozen_weights(source, scheme):

@@ -96,6 +96,44 @@ def test_schemes_without_a_layout_become_floats(kvant, python, pipelines, tmp_pa
     assert python("diffusers_pipelines", "load", source, out)["transformer"]["cosine"] > 0.9
 
 
+def captured(python, source, name, path):
+    """A file of statistics; skips where the environment has no kvant package, or one that does not capture any."""
+    pytest.importorskip("kvant.torch", exc_type=ImportError)
+    python("diffusers_pipelines", "capture", source, name, path)
+    return path
+
+
+@pytest.mark.parametrize(("pipeline", "name"), [("flux", "transformer"), ("pixart", "transformer"), ("sd", "unet")])
+def test_captured_statistics_give_static_scales(kvant, python, pipelines, pipeline, name, tmp_path):
+    source = pipelines(pipeline)
+    statistics = captured(python, source, name, tmp_path / "statistics.safetensors")
+    for scheme in ("int8:channel+int8:tensor!static", "e4m3:channel+e4m3:tensor!static"):
+        out = tmp_path / scheme[:4]
+        line = ["quantize", source, "--component", f"{name}={scheme}", "--json", "-o", out]
+        refused = run(kvant, *line, check=False)
+        assert refused.returncode == 1 and "--statistics" in refused.stderr, refused.stderr
+        report = json.loads(run(kvant, *line, "--statistics", statistics).stdout)
+        layers = {component["name"]: component["quantized_layers"] for component in report["components"]}[name]
+        record = json.loads((out / name / "calibration.json").read_text())
+        assert record["statistics"]["component"] == name and len(record["statistics"]["xxh3_128"]) == 32
+        found = python("diffusers_pipelines", "static", source, name, out)
+        assert found["layers"] == found["static"] == layers > 0, found
+        assert 0 < found["error"] < 0.02, found
+
+
+@pytest.mark.parametrize("pipeline", ["flux", "pixart"])
+def test_searched_scales_weighed_by_inputs_lose_less(kvant, python, pipelines, pipeline, tmp_path):
+    source = pipelines(pipeline)
+    statistics = captured(python, source, "transformer", tmp_path / "statistics.safetensors")
+    errors = {}
+    for name, given in {"plain": [], "weighed": ["--statistics", statistics]}.items():
+        out = tmp_path / name
+        run(kvant, "quantize", source, "--component", "transformer=int3:g16", "--scales", "search", "--format", "fake",
+            *given, "-o", out)  # fmt: skip
+        errors[name] = python("diffusers_pipelines", "load", source, out)["transformer"]["error"]
+    assert errors["weighed"] < errors["plain"], errors
+
+
 SCHEMES = [
     "int8:channel",
     "int8:tensor",

@@ -2,6 +2,7 @@
 //!
 //! The flow, roughly in the order of module dependencies, which are acyclic:
 //!
+//! * [`input_statistics`]: statistics of layers' inputs in a file,
 //! * [`recipe`]: the user's request,
 //! * [`plan`]: the action on every tensor; invalid requests are refused here,
 //! * [`calibration`]: statistics of data that are needed before execution, if any,
@@ -48,6 +49,7 @@ pub mod engine;
 pub mod finite;
 pub mod folding;
 pub mod gguf;
+pub mod input_statistics;
 pub mod onnx;
 pub mod plan;
 pub mod recipe;

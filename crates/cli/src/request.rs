@@ -9,13 +9,14 @@ use crate::failure::usage;
 use crate::parse::{parse, usage_error};
 use kvant::page::PageFormat;
 use kvant::{
-    Commit, Conversion, Data, Error, Evaluation, Generation, GraphEngine, GraphRecipe, Job, Limits, MixTarget, Prompt,
-    QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
+    Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits,
+    MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_checkpoint::recipe::LayerTypeText;
 use kvant_data::calibration::SharedFile;
 use kvant_model::network::LayerKind;
+use kvant_onnx::recipe::BiasKind;
 use kvant_onnx::sensitivity::Target;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -275,6 +276,8 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
     };
     let mut limits = limits(run, max_memory, engine);
     limits.quality.min_sqnr = min_sqnr;
+    // Other words than those of graphs are schemes.
+    let kind_of_bias = args.onnx.bias.as_ref().and_then(|text| text.parse::<BiasKind>().ok());
     Job {
         source: Source { model: args.model, adapters: args.adapters.lora },
         recipe: Recipe {
@@ -296,6 +299,8 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             no_keep_defaults: args.no_keep_defaults,
             requantize: args.requantize,
             imatrix: args.gguf.imatrix,
+            statistics: args.statistics.map(GivenStatistics::of_file),
+            bias: args.onnx.bias.filter(|_| kind_of_bias.is_none()),
             graph: GraphRecipe {
                 activation: args.onnx.activation,
                 weight: args.onnx.weight,
@@ -307,7 +312,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
                 calibration_method: args.onnx.calibration_method,
                 weight_method: args.onnx.weight_method,
                 percentile: args.onnx.percentile,
-                bias: args.onnx.bias,
+                bias: kind_of_bias,
                 form: args.onnx.form,
                 boundary: args.onnx.boundary,
                 op_types: args.onnx.op_types,

@@ -8,7 +8,9 @@ use crate::self_samples::SelfSamples;
 use crate::sounds;
 use crate::text::{counts, shown};
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
-use kvant_checkpoint::calibration::{Resolved, Statistics, StatisticsFile, observe, resolve};
+use kvant_checkpoint::calibration::{
+    Report as CalibrationReport, Resolved, Statistics, StatisticsFile, observe, resolve,
+};
 use kvant_checkpoint::engine::{Output, OutputError};
 use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
@@ -275,6 +277,28 @@ impl<'a> Calibration<'a> {
         }
         report.notices().iter().for_each(|notice| reporter.note(notice));
         let record = json!({ "data": provenance, "precision": precision, "report": report });
+        Ok(plan.calibrated(parameters, Some(record))?)
+    }
+
+    /// The plan with the parameters that the statistics of a file give.
+    ///
+    /// # Errors
+    /// Scales that their type does not hold.
+    pub fn complete_from_file(&self, plan: Plan, reporter: &Reporter<'_>) -> Result<CalibratedPlan, Error> {
+        let Some(file) = plan.recipe().statistics() else { return Ok(plan.without_calibration()?) };
+        let Resolved { parameters, report } = resolve(&plan, &Statistics::of_file(&plan, file)?)?;
+        if let Some(first) = report.filled.first() {
+            let points = counts::number(report.filled.len(), "activation point");
+            let name = &file.provenance().name;
+            let text = format!(
+                "{name} has no range of {points} (the first is {}), which get that of the others that read the same",
+                first.site
+            );
+            reporter.note(&text);
+        }
+        let others = CalibrationReport { filled: Vec::new(), ..report.clone() };
+        others.notices().iter().for_each(|notice| reporter.note(notice));
+        let record = json!({ "statistics": file.provenance(), "report": report });
         Ok(plan.calibrated(parameters, Some(record))?)
     }
 

@@ -3,11 +3,14 @@
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job};
 use crate::settings::first_given;
+use kvant_checkpoint::input_statistics::InputStatistics;
 use kvant_checkpoint::recipe::Settings;
 use kvant_container::Remedy;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
+use kvant_onnx::recipe::BiasKind;
 use kvant_onnx::runtime::RuntimeChoice;
+use std::sync::Arc;
 
 /// The settings of a job and those of its recipe file, for one of the formats that were asked for.
 ///
@@ -28,6 +31,7 @@ pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) 
         exclude: job.recipe.exclude.clone(),
         overrides: job.recipe.overrides.clone(),
         layer_types: job.recipe.layer_types.iter().map(|text| (text.kind, text.scheme.clone())).collect(),
+        bias: job.recipe.bias.clone(),
         keep_defaults: job.recipe.no_keep_defaults.then_some(false),
         weights_only: job.recipe.weights_only.then_some(true),
         scales: job.recipe.scales,
@@ -41,6 +45,15 @@ pub fn settings(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) 
         ..Settings::default()
     };
     Ok((line.with_algorithms(&job.recipe.algorithm)?, file))
+}
+
+/// The statistics of a job, read from their file.
+///
+/// # Errors
+/// If the file cannot be read, or holds what no inputs have.
+pub fn statistics(job: &Job) -> Result<Option<Arc<InputStatistics>>, Error> {
+    let Some(given) = &job.recipe.statistics else { return Ok(None) };
+    Ok(Some(Arc::new(InputStatistics::open(&given.path, given.component.as_deref())?)))
 }
 
 /// Refuses settings that only ONNX graphs have.
@@ -98,7 +111,7 @@ fn graph_setting(job: &Job) -> Option<&'static str> {
         (graph.calibration_method.is_some(), "‹calibration-method›"),
         (graph.weight_method.is_some(), "‹weight-method›"),
         (graph.percentile.is_some(), "‹percentile›"),
-        (graph.bias.is_some(), "‹bias›"),
+        (graph.bias.is_some_and(|kind| kind != BiasKind::Float), "this ‹bias›"),
         (graph.form.is_some(), "‹op-domain›"),
         (!job.sinks.graph_formats.is_empty(), "‹graph-format›"),
         (graph.boundary.is_some(), "‹io-dtype›"),

@@ -3,6 +3,7 @@
 * `quantize_` turns layers of any model into quantized ones: weights, inputs, outputs; static, dynamic or weight-only.
 * `freeze` rounds their weights for good, `save` and `load` keep a quantized model, `export` writes a checkpoint,
   `export_onnx` an ONNX graph.
+* `capture_statistics` writes statistics of layers' inputs, with which `kvant.quantize` finds static scales.
 * `fake_quantize` is the operator underneath: `torch.ops.kvant.fake_quantize`, for torch.compile, torch.export and
   training (straight-through).
 
@@ -36,6 +37,7 @@ from kvant.torch._modules import (
 from kvant.torch._onnx import export_onnx
 from kvant.torch._ops import fake_quantize
 from kvant.torch._quantize import freeze, quantize_
+from kvant.torch._statistics import capture_statistics
 
 __all__ = [
     "LayerRecipe",
@@ -49,6 +51,7 @@ __all__ = [
     "QuantizedLinear",
     "QuantizedModule",
     "TensorQuantizer",
+    "capture_statistics",
     "export",
     "export_onnx",
     "fake_quantize",

@@ -2,6 +2,7 @@
 //! [`resolve`](super::resolve).
 
 use super::error::CalibrationError;
+use crate::input_statistics::InputStatistics;
 use crate::plan::Plan;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;
@@ -27,6 +28,22 @@ impl Statistics {
         };
         let sites = plan.sites().iter().map(of).collect::<Result<_, CalibrationError>>()?;
         Ok(Statistics { sites })
+    }
+
+    /// The ranges of a file as statistics of all points of a plan. Points that the file has nothing of are those that their group stands
+    /// in for.
+    ///
+    /// # Errors
+    /// [`CalibrationError::Scheme`]; none for places that [`Plan::new`] has let through.
+    pub fn of_file(plan: &Plan, file: &InputStatistics) -> Result<Statistics, CalibrationError> {
+        let mut statistics = Statistics::new(plan)?;
+        for planned in plan.sites() {
+            let Some(ranges) = file.ranges(&planned.site) else { continue };
+            let problem = |problem| CalibrationError::Scheme { site: planned.site.clone(), problem };
+            let statistic = ActivationStatistic::of_ranges(planned.scheme, ranges).map_err(problem)?;
+            statistics.insert(planned.site.clone(), statistic);
+        }
+        Ok(statistics)
     }
 
     /// The statistic of a point; `None` if the plan does not need one.

@@ -30,8 +30,8 @@ thread_local! {
 }
 
 /// Quantizes layers that share a global scale (or one layer), and returns the written parts.
-pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[LayerId]) -> Result<Vec<Written>, EngineError> {
-    let layers: Vec<&PlannedLayer> = layers.iter().map(|layer| engine.plan.layer(*layer)).collect();
+pub(super) fn quantize_layers(engine: &Engine<'_>, ids: &[LayerId]) -> Result<Vec<Written>, EngineError> {
+    let layers: Vec<&PlannedLayer> = ids.iter().map(|layer| engine.plan.layer(*layer)).collect();
     if let [layer] = layers.as_slice()
         && layer.is_recoded()
     {
@@ -46,11 +46,12 @@ pub(super) fn quantize_layers(engine: &Engine<'_>, layers: &[LayerId]) -> Result
         }
     }
     let mut written = Vec::new();
-    for (layer, matrix) in layers.iter().zip(&matrices) {
+    for ((layer, matrix), id) in layers.iter().zip(&matrices).zip(ids) {
         let task = LayerTask {
             engine,
             layer,
             matrix,
+            importance: engine.plan.importance(*id),
             context: TensorContext { arithmetic: layer.source.dtype.arithmetic(), range },
         };
         let bands = engine.plan.bands(layer);
@@ -86,6 +87,8 @@ struct LayerTask<'a> {
     engine: &'a Engine<'a>,
     layer: &'a PlannedLayer,
     matrix: &'a WeightMatrix<'a>,
+    /// How much errors in each column count; `None` where all count the same.
+    importance: Option<Vec<f32>>,
     context: TensorContext,
 }
 
@@ -109,7 +112,7 @@ impl LayerTask<'_> {
     /// The band's codes by the recipe's rounding. Codes that depend on layer inputs are chosen block by block instead:
     /// the engine only processes layers outside of the blocks, which are rounded to nearest.
     fn round(&self, band: &Band) -> Result<QuantTensor, EngineError> {
-        match self.engine.plan.rounding_without_data() {
+        match self.engine.plan.whole_rounding(self.layer) {
             Some(rounding) => self.round_by(rounding, band),
             None => self.round_to_nearest(band),
         }
@@ -118,6 +121,7 @@ impl LayerTask<'_> {
     fn round_by(&self, rounding: &AnyRounding, band: &Band) -> Result<QuantTensor, EngineError> {
         let mut values = Vec::new();
         self.matrix.read(self.engine.isa, band, &mut values);
+        let inputs = self.engine.plan.given_inputs(self.layer)?;
         let mut problem = LayerProblem {
             layer: &self.layer.name,
             shape: Shape { groups: 1, outputs: band.rows.len(), features: band.columns.len() },
@@ -125,7 +129,7 @@ impl LayerTask<'_> {
             grid: Grid::Scheme { scheme: self.layer.scheme.weight, context: self.context, from: &values },
             bias: None,
             function: &ActivationFunction::None,
-            inputs: None,
+            inputs: inputs.as_ref(),
             samples: None,
             cancelled: self.engine.cancelled,
         };
@@ -141,22 +145,32 @@ impl LayerTask<'_> {
         let mut tensor = rtn.empty(band.columns.len());
         let rounded = SCRATCH.with_borrow_mut(|(scratch, values)| match self.matrix.elements() {
             Some(elements) => {
-                let weights = Weights::new(elements, self.matrix.columns);
+                let weights = self.weighed(Weights::new(elements, self.matrix.columns), 0..self.matrix.columns);
                 rtn.round_onto(weights.rows(band.rows.clone()).columns(band.columns.clone()), scratch, &mut tensor)
             }
             None => {
                 values.clear();
                 self.matrix.read(self.engine.isa, band, values);
-                rtn.round_onto(Weights::new(Elements::Values(values), band.columns.len()), scratch, &mut tensor)
+                let weights = Weights::new(Elements::Values(values), band.columns.len());
+                rtn.round_onto(self.weighed(weights, band.columns.clone()), scratch, &mut tensor)
             }
         });
         rounded.map(|()| tensor).map_err(|e| self.error(e))
     }
 
+    /// Weights of some columns, whose errors count as much as the layer's inputs there.
+    fn weighed<'w>(&'w self, weights: Weights<'w>, columns: std::ops::Range<usize>) -> Weights<'w> {
+        let importance = self.importance.as_ref().and_then(|importance| importance.get(columns));
+        importance.map_or(weights, |importance| weights.weighed_by(importance))
+    }
+
     /// The band's values on the grid of the codes.
     fn values(&self, band: &Band) -> Result<Vec<f32>, EngineError> {
-        if let Some(rounding) = self.engine.plan.rounding_without_data() {
+        if let Some(rounding) = self.engine.plan.whole_rounding(self.layer) {
             return Ok(self.round_by(rounding, band)?.dequantize());
+        }
+        if self.importance.is_some() {
+            return Ok(self.round_to_nearest(band)?.dequantize());
         }
         let (rows, columns) = (band.rows.len(), band.columns.len());
         let mut values = Vec::new();

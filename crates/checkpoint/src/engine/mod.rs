@@ -8,6 +8,7 @@ mod output;
 mod output_check;
 mod output_plan;
 mod packed;
+mod rounded_bias;
 mod turns;
 mod verify;
 
@@ -20,11 +21,13 @@ pub(crate) use turns::take_turns;
 pub use verify::{Verify, refuse_inherited};
 pub(crate) use verify::{accept, refuse_errors, refuse_foreseen};
 
+use crate::input_statistics::InputStatisticsError;
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
 use kvant_container::unfinished::{Entry, Written};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind, Remedy, Writer};
 use kvant_container::{shell_word, shown};
 use kvant_formats::lora;
+use kvant_numeric::kernel::widen;
 use kvant_numeric::simd::Isa;
 use kvant_weights::activation_point::Parameters;
 use kvant_weights::import_error::ImportError;
@@ -61,6 +64,9 @@ pub enum EngineError {
     /// The output directory, the journal.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// A file of statistics.
+    #[error(transparent)]
+    Statistics(#[from] InputStatisticsError),
     /// The source is quantized, and cannot be read.
     #[error(transparent)]
     Import(#[from] ImportError),
@@ -155,6 +161,7 @@ impl Diagnostic for EngineError {
             EngineError::Container(error) => error.kind(),
             EngineError::Output(error) => error.kind(),
             EngineError::Import(error) => error.kind(),
+            EngineError::Statistics(error) => error.kind(),
             EngineError::TooLarge { .. } | EngineError::Rounding { .. } => ErrorKind::Unsupported,
             EngineError::Weight { .. }
             | EngineError::Uncalibrated
@@ -195,6 +202,7 @@ impl Diagnostic for EngineError {
             EngineError::Container(error) => error.hint(),
             EngineError::Output(error) => error.hint(),
             EngineError::Import(error) => error.hint(),
+            EngineError::Statistics(error) => error.hint(),
             EngineError::Weight { excludable: None, .. } => {
                 Some("download the file again, or make it again from the original model".to_owned())
             }
@@ -355,6 +363,7 @@ impl<'a> Engine<'a> {
             Job::Layers(layers) => layers.iter().map(|layer| self.plan.layer(*layer).source_bytes()).sum(),
             Job::Keep(kept) => match &self.plan.kept_tensor(*kept).action {
                 TensorAction::Copy(range) => range.len() as u64,
+                TensorAction::Round { from, length, .. } => (from.size() * length) as u64,
                 TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
                 TensorAction::Dequantize { bytes, .. } | TensorAction::Cast { bytes, .. } => *bytes,
             },
@@ -378,6 +387,11 @@ impl<'a> Engine<'a> {
             TensorAction::Copy(range) => self.copy(kept, range.clone()),
             TensorAction::Dequantize { is_transposed, .. } => dequantize(self, kept, *is_transposed),
             TensorAction::Cast { from, .. } => self.cast(kept, *from),
+            TensorAction::Round { from, length, .. } => {
+                let mut values = vec![0.0; *length];
+                widen(self.isa, *from, self.tensor(&kept.source)?.bytes(), &mut values);
+                self.round_bias(kept, &values)
+            }
             TensorAction::Widen { dtype, shape, scales } => {
                 let matrix = self.matrix(&kept.source, *dtype, *shape, None, false, Some(scales))?;
                 let mut written = Vec::new();
@@ -395,10 +409,16 @@ impl<'a> Engine<'a> {
     pub(crate) fn write_changed(&self, job: &Job, values: &[f32]) -> Result<Vec<Written>, EngineError> {
         let Job::Keep(kept) = job else { return Ok(Vec::new()) };
         let KeptTensor { tensor, action, .. } = self.plan.kept_tensor(*kept);
+        if matches!(action, TensorAction::Round { .. }) {
+            return self.round_bias(self.plan.kept_tensor(*kept), values);
+        }
         let encoding = ScaleEncoding::of_floats(self.plan.layout().declarations()[*tensor].dtype);
         let values = match action {
             TensorAction::Copy(range) => &values[range.start / encoding.size()..range.end / encoding.size()],
-            TensorAction::Widen { .. } | TensorAction::Dequantize { .. } | TensorAction::Cast { .. } => values,
+            TensorAction::Widen { .. }
+            | TensorAction::Dequantize { .. }
+            | TensorAction::Cast { .. }
+            | TensorAction::Round { .. } => values,
         };
         let pieces = values.chunks(COPY_BYTES / 4).enumerate();
         let write = |(index, values): (usize, &[f32])| {

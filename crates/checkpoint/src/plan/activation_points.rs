@@ -5,7 +5,7 @@ use super::error::PlanError;
 use super::layer::{LayerDraft, has_global_scale};
 use super::recognised::Recognised;
 use kvant_model::family::Role;
-use kvant_model::network::{FusedExperts, Linear};
+use kvant_model::network::{FusedExperts, Linear, ShapedLayer};
 use kvant_numeric::ComputeDType;
 use kvant_quant::activation::{self, ActivationStatistic};
 use kvant_quant::scheme::{ActivationScheme, MinScale};
@@ -53,6 +53,11 @@ impl LayerOrigin {
 
     pub(super) fn of_expert(experts: &FusedExperts, module: String) -> LayerOrigin {
         LayerOrigin { module, reads: Some(read_by_expert(experts.block, experts.role)) }
+    }
+
+    /// That of a convolution or a layer of a tower, which shares its input with no other.
+    pub(super) fn of_shaped(layer: &ShapedLayer) -> LayerOrigin {
+        LayerOrigin { module: layer.module.clone(), reads: None }
     }
 
     fn scale_group(&self, side: Side) -> Option<Kin> {
@@ -147,7 +152,7 @@ impl Recognised<'_> {
             return activation::check(scheme).map_err(problem);
         }
         ActivationStatistic::new(scheme).map_err(problem)?;
-        if self.recipe.is_calibrated() {
+        if self.recipe.is_calibrated() || self.recipe.statistics().is_some() {
             return Ok(());
         }
         Err(PlanError::Calibration { place: place.to_owned(), scheme: scheme.to_string(), of_attention })

@@ -23,7 +23,7 @@ impl Declared<'_> {
             let rounding = algorithms.rounding.name().to_owned();
             return refused(AlgorithmProblem::Setting { rounding, setting });
         }
-        if !algorithms.need_data() {
+        if !self.runs_blocks() {
             return self.not_for_scheme(algorithms, self.chosen().collect()).map_or(Ok(()), refused);
         }
         if !self.source.recipe.is_calibrated() {
@@ -52,6 +52,12 @@ impl Declared<'_> {
         let problem = self.without_links(algorithms, blocks).or_else(|| self.without_biases(algorithms, blocks));
         let problem = problem.or_else(|| self.without_gradients(algorithms, blocks, &decoder));
         problem.map_or(Ok(()), refused)
+    }
+
+    /// Returns whether algorithms run the model block by block.
+    pub(super) fn runs_blocks(&self) -> bool {
+        let recipe = &self.source.recipe;
+        recipe.algorithms().need_data() && !recipe.rounds_with_statistics()
     }
 
     /// Tuning follows the gradients of the blocks that have quantized layers.
@@ -133,7 +139,7 @@ impl Declared<'_> {
 
     /// Layers that are rounded and that no block has: they are rounded to nearest.
     pub(super) fn outside(&self, blocks: &[PlannedBlock]) -> Vec<LayerId> {
-        if !self.source.recipe.algorithms().need_data() {
+        if !self.runs_blocks() {
             return Vec::new();
         }
         let inside: HashSet<LayerId> = blocks.iter().flat_map(PlannedBlock::layers).collect();

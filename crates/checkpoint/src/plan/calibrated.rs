@@ -32,8 +32,8 @@ impl Plan {
         if self.needs_calibration() {
             return Err(PlanError::Uncalibrated);
         }
-        let fingerprint = self.fingerprint.clone();
-        Ok(CalibratedPlan { plan: self, parameters: Parameters::default(), record: None, fingerprint })
+        let (fingerprint, record) = (self.fingerprint.clone(), self.statistics_record());
+        Ok(CalibratedPlan { plan: self, parameters: Parameters::default(), record, fingerprint })
     }
 
     /// The plan with what calibration has found. Its fingerprint is that of the plan and the parameters: a run with others

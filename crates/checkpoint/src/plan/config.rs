@@ -115,9 +115,16 @@ impl Declared<'_> {
             .iter()
             .flat_map(|layer| loader.of_module(&layer.module).into_iter().map(|name| (name, layer.scheme)));
         let aliases: Vec<_> = renamed.collect();
+        let biases: Vec<_> = self.coded_biases().collect();
         let attention = self.source.network.family().map(AttentionModules::of).unwrap_or_default();
-        let described =
-            Described { layers: &layers, exclude, aliases: &aliases, attention: &attention, act_order: self.act_order };
+        let described = Described {
+            layers: &layers,
+            biases: &biases,
+            exclude,
+            aliases: &aliases,
+            attention: &attention,
+            act_order: self.act_order,
+        };
         let mut config = with_quantization(json, self.source.format, &self.source.recipe, &described).map_err(error)?;
         if let Some(fake) =
             (self.source.format == OutputFormat::PlainFloats).then(|| self.fake_quantization()).flatten()

@@ -87,6 +87,8 @@ impl Recognised<'_> {
             let (reason, hint) = decisions.nothing_left();
             return Err(PlanError::Nothing { reason, hint, kinds: self.convolutions() });
         }
+        let mut layers = layers;
+        layers.drafts.extend(self.draft_biases(&layers.drafts)?);
         let rest = self.keep_all(&draft::without_place(self, &layers.drafts));
         let of_codes = of_codes.or_else(|| self.note_of_floats());
         let notices = decisions.odd.into_notices().into_iter().chain(layers.notices).chain(of_codes).collect();
@@ -132,10 +134,12 @@ impl Decisions<'_, '_> {
         if linear.out_features == 0 || linear.in_features == 0 {
             return self.source.keep_linear(linear, "empty").map(Drafts::from);
         }
-        if self.source.network.predicts_further(linear) && (is_static(scheme.input) || is_static(scheme.output)) {
+        let observes = self.source.recipe.statistics().is_none();
+        let has_static = is_static(scheme.input) || is_static(scheme.output);
+        if observes && has_static && self.source.network.predicts_further(linear) {
             return Err(PlanError::NotRun { layer: linear.module.clone(), scheme: scheme.to_string() });
         }
-        if linear.role == Role::Head && is_static(scheme.output) {
+        if observes && linear.role == Role::Head && is_static(scheme.output) {
             return Err(PlanError::Logits { layer: linear.module.clone(), scheme: scheme.to_string() });
         }
         let layer = self.source.draft(linear, scheme)?;

@@ -13,7 +13,7 @@ use super::quantization_config::without_quantization;
 use super::recognised::Recognised;
 use super::{
     DroppedTensor, KeptTensor, LayerOutput, ParameterTensor, Plan, PlannedActivationPoint, PlannedAttention,
-    PlannedLayer, names,
+    PlannedLayer, TensorAction, names,
 };
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, WeightFiles};
 use kvant_formats::format::forget_metadata;
@@ -23,7 +23,7 @@ use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_expert
 use kvant_formats::transcode::FloatType;
 use kvant_model::family::{self, Role};
 use kvant_model::network::{LayerKind, Linear, Place, Reason};
-use kvant_quant::scheme::LayerScheme;
+use kvant_quant::scheme::{Granularity, LayerScheme, TensorScheme};
 use kvant_weights::parts::{ParameterPart, Part};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +130,10 @@ impl<'a> Declared<'a> {
                 layers.push(layer);
             }
             Draft::Kept(draft) => {
-                let tensor = numbering.declare(draft.name.clone(), draft.dtype, draft.shape.clone());
+                let tensor = match &draft.action {
+                    TensorAction::Round { parts, .. } if !parts.is_empty() => numbering.declare_all(parts),
+                    _ => numbering.declare(draft.name.clone(), draft.dtype, draft.shape.clone()),
+                };
                 excluded.extend(draft.module.clone());
                 kept.push(draft.declared(&source, tensor));
             }
@@ -207,6 +210,8 @@ impl<'a> Declared<'a> {
             whole_experts: self.source.network.experts().iter().any(|experts| !is_quantized(experts.weight())),
             quantized_routers: self.layers.iter().any(|layer| layer.role == Role::Router.name()),
             shaped_codes: self.has_shaped_codes(),
+            quantized_biases: self.coded_biases().next().is_some(),
+            channel_biases: self.coded_biases().any(|(_, scheme)| scheme.granularity() != Some(Granularity::Tensor)),
             quantized_towers: self.has_codes_of(|kind| kind == LayerKind::Tower),
             packed_towers: self.has_packed_towers(),
             uneven_towers: self.has_uneven_towers(),
@@ -224,6 +229,17 @@ impl<'a> Declared<'a> {
             bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
+    }
+
+    /// The modules whose biases are codes, with their schemes.
+    pub(super) fn coded_biases(&self) -> impl Iterator<Item = (String, TensorScheme)> {
+        self.kept.iter().filter_map(|kept| match &kept.action {
+            TensorAction::Round { scheme, parts, .. } if !parts.is_empty() => {
+                let name = &self.declarations[kept.tensor].name;
+                Some((name.strip_suffix(".bias").unwrap_or(name).to_owned(), *scheme))
+            }
+            _ => None,
+        })
     }
 
     /// Returns whether convolutions or embeddings are codes.
@@ -309,8 +325,9 @@ impl<'a> Declared<'a> {
         stated: StatedAs,
     ) -> Result<Plan, PlanError> {
         let (exclude, traits, float_share) = (self.exclude_list(), self.traits(json.is_some()), self.float_share());
-        let blocks = if self.source.recipe.algorithms().need_data() { self.blocks() } else { Vec::new() };
+        let blocks = if self.runs_blocks() { self.blocks() } else { Vec::new() };
         self.check_algorithms(checkpoint, &blocks)?;
+        let taken = self.take_statistics()?;
         let outside = self.outside(&blocks);
         let of_format = self.metadata_of_format();
         let is_described = (self.source.format.describes_in_metadata() || json.is_none()) && of_format.is_empty();
@@ -343,6 +360,7 @@ impl<'a> Declared<'a> {
             .iter()
             .cloned()
             .chain(self.notices)
+            .chain(taken.notices.iter().cloned())
             .chain(of_plan)
             .chain(of_loaders)
             .chain(departures)
@@ -351,6 +369,7 @@ impl<'a> Declared<'a> {
             traits,
             notices,
             float_share,
+            taken,
             family: network.family().map(|family| family.name),
             architecture: architecture(&model),
             longest: model.max_positions,

@@ -10,6 +10,7 @@ use kvant_weights::activation_point::ActivationPoint;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::CannotHold;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 /// The reason that there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +114,28 @@ pub enum PlanError {
         scheme: String,
         /// Whether the place is in attention: the KV cache, queries or the softmax.
         of_attention: bool,
+    },
+    /// A file of statistics lacks what the recipe needs of some layers (*invalid*).
+    #[error("{} lacks {tensors}", kvant_container::shown(file))]
+    StatisticsMissing {
+        /// The file.
+        file: PathBuf,
+        /// The names of the first tensors, as text.
+        tensors: String,
+        /// The layers.
+        layers: Vec<String>,
+    },
+    /// Statistics do not fit their layer (*invalid*).
+    #[error("tensor `{tensor}` in {} is of {}, and the layer has {expected}", kvant_container::shown(file), number(*found, "channel"))]
+    StatisticsLength {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The channels of the layer.
+        expected: usize,
+        /// The values of the tensor.
+        found: usize,
     },
     /// The plan has scales of activations or algorithms that need data, and is to be carried out without (*invalid*).
     #[error("the scales of activations have not been calibrated")]
@@ -228,6 +251,12 @@ pub enum PlanError {
         hint: &'static str,
         /// The convolutions that there are, counted by kind.
         kinds: Box<[String]>,
+    },
+    /// Biases get a scheme, and no quantized layer has one (*invalid*).
+    #[error("no quantized layer has a bias, to which `{scheme}` is given")]
+    NoBiases {
+        /// The scheme.
+        scheme: String,
     },
     /// There is no layer of a kind that gets a scheme (*invalid*).
     #[error("the model has no {kind} layer, to which a scheme is given")]
@@ -441,10 +470,13 @@ impl Diagnostic for PlanError {
             | PlanError::Shape { .. }
             | PlanError::Siblings { .. }
             | PlanError::SourceScales { .. }
+            | PlanError::StatisticsMissing { .. }
+            | PlanError::StatisticsLength { .. }
             | PlanError::Uncalibrated
             | PlanError::Parameters { .. }
             | PlanError::TiedHead { .. }
             | PlanError::NoSuchKind { .. }
+            | PlanError::NoBiases { .. }
             | PlanError::Nothing { .. } => ErrorKind::Invalid,
             PlanError::CannotHold { .. }
             | PlanError::Conversion { .. }
@@ -486,7 +518,13 @@ impl Diagnostic for PlanError {
                 Remedy::GiveCalibrationData,
                 Remedy::QuantizeWeightsOnly,
                 Remedy::UseScheme("choose a scheme with dynamic activations (`kvant list schemes`)".to_owned()),
+                Remedy::setting("statistics", "give the ranges of its inputs in a file with ‹statistics›"),
             ],
+            PlanError::StatisticsMissing { layers, .. } => {
+                let mut ways = vec![Remedy::text("capture the statistics of these layers too")];
+                ways.extend(layers.iter().take(1).map(|layer| Remedy::ExcludeLayer(layer.clone())));
+                ways
+            }
             PlanError::Attention { .. } => vec![
                 Remedy::leave_out("kv-cache"),
                 Remedy::leave_out("attention"),
@@ -539,7 +577,10 @@ impl Diagnostic for PlanError {
                 Some(shape_hint(layer, alternatives, others, fitting))
             }
             PlanError::CannotHold { problem, .. } => Some(problem.hint.clone()),
-            PlanError::Calibration { .. } => Remedy::hint(&self.remedies()),
+            PlanError::Calibration { .. } | PlanError::StatisticsMissing { .. } => Remedy::hint(&self.remedies()),
+            PlanError::StatisticsLength { .. } => {
+                Some("capture the statistics of this model: they are of another one".to_owned())
+            }
             PlanError::Activation { problem, .. } => Some(problem.hint().to_owned()),
             PlanError::Attention { .. } => {
                 Some("leave ‹kv-cache› and ‹attention› out; `kvant inspect` shows what is known of the model".to_owned())
@@ -573,6 +614,7 @@ impl Diagnostic for PlanError {
                 "{hint}; to quantize the {} too, give their kind a scheme: ‹layer-type› conv2d=int8:channel",
                 kinds.join(" and ")
             )),
+            PlanError::NoBiases { .. } => Some("leave ‹bias› out".to_owned()),
             PlanError::NoSuchKind { others, .. } if others.is_empty() => {
                 Some("leave it out: the model has linear layers only".to_owned())
             }

@@ -1,6 +1,7 @@
 //! The identity of a plan: a journal of another plan is not continued.
 
 use super::PlannedLayer;
+use crate::input_statistics::StatisticsProvenance;
 use crate::recipe::Recipe;
 use kvant_container::gguf::GgufFile;
 use kvant_container::{Checkpoint, Layout};
@@ -65,6 +66,10 @@ pub(super) fn fingerprint(
     }
     for layer in layers.iter().filter(|layer| layer.is_recoded()) {
         text.push_str(&format!("{} {}\n", layer.name, layer.scheme));
+    }
+    if let Some(statistics) = recipe.statistics() {
+        let StatisticsProvenance { component, xxh3_128, .. } = statistics.provenance();
+        text.push_str(&format!("statistics {xxh3_128} {component:?}\n"));
     }
     text.push_str(&config.map(Value::to_string).unwrap_or_default());
     format!("{:032x}", xxh3_128(text.as_bytes()))

@@ -4,6 +4,7 @@
 mod activation_points;
 mod algorithms;
 mod attention;
+mod biases;
 mod blocks;
 mod build;
 mod calibrated;
@@ -26,9 +27,11 @@ mod quantization_config;
 mod recognised;
 mod shaped;
 mod source;
+mod statistics;
 mod tensor;
 
 pub use attention::PlannedAttention;
+pub(crate) use biases::bias_shape;
 pub use blocks::{BlockWork, PlannedBlock, PlannedStage};
 pub use calibrated::{CalibratedPlan, PlanOnData};
 pub use cost::{CalibrationCost, CalibrationSize};
@@ -45,11 +48,11 @@ use crate::recipe::Recipe;
 use kvant_container::Layout;
 use kvant_formats::format::OutputFormat;
 use kvant_formats::loader_rules::{LoaderRefusal, ModelTraits, ShardShape, loaders_of, refusals_of};
-use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::ParameterPart;
 use kvant_weights::weight::{Band, RotatedWeights};
 use serde_json::Value;
+use statistics::TakenStatistics;
 use std::collections::{BTreeMap, HashSet};
 
 /// A plan: everything that a run needs besides the weights and what is found in data. With the latter it is a [`CalibratedPlan`].
@@ -74,6 +77,7 @@ pub struct Plan {
     traits: ModelTraits,
     notices: Vec<String>,
     float_share: Option<String>,
+    taken: TakenStatistics,
     source_bytes: u64,
     fingerprint: String,
 }
@@ -143,6 +147,11 @@ impl Plan {
     /// The tensors that are carried over.
     pub fn kept(&self) -> &[KeptTensor] {
         &self.kept
+    }
+
+    /// The biases that are rounded.
+    pub fn rounded_biases(&self) -> impl Iterator<Item = &KeptTensor> {
+        self.kept.iter().filter(|kept| matches!(kept.action, TensorAction::Round { .. }))
     }
 
     /// The tensors that are not.
@@ -307,7 +316,7 @@ impl Plan {
 
     /// An upper bound of the private memory of a run with so many threads, in bytes.
     pub fn peak_memory(&self, threads: usize) -> u64 {
-        let of_rounding = |layer: &PlannedLayer| match self.rounding_without_data() {
+        let of_rounding = |layer: &PlannedLayer| match self.whole_rounding(layer) {
             Some(rounding) if !layer.is_recoded() => {
                 let weights = layer.rows as u64 * layer.columns as u64;
                 5 * weights + rounding.peak_bytes(layer.columns, layer.rows)
@@ -326,15 +335,9 @@ impl Plan {
         self.recipe.algorithms().rotation.map_or(0, |_| largest * (RotatedWeights::KEPT + threads) as u64)
     }
 
-    /// The recipe's rounding, where it needs no data and does more than round to nearest: the engine asks it for whole layers.
-    pub(crate) fn rounding_without_data(&self) -> Option<&AnyRounding> {
-        let rounding = &self.recipe.algorithms().rounding;
-        (!rounding.is_nearest() && rounding.needs() == Needs::Nothing).then_some(rounding)
-    }
-
     /// The bands in which a weight is worked on: all of it where a rounding wants to see it whole.
     pub(crate) fn bands(&self, layer: &PlannedLayer) -> Vec<Band> {
-        match self.rounding_without_data() {
+        match self.whole_rounding(layer) {
             Some(_) if !layer.is_recoded() => vec![Band { rows: 0..layer.rows, columns: 0..layer.columns }],
             _ => layer.bands(),
         }

@@ -3,7 +3,7 @@
 use crate::recipe::Recipe;
 use kvant_formats::format::quark::AttentionModules;
 use kvant_formats::format::{ModelDescription, OutputFormat, forget_config, gguf_has_its_own};
-use kvant_quant::scheme::LayerScheme;
+use kvant_quant::scheme::{LayerScheme, TensorScheme};
 use kvant_weights::parts::CannotHold;
 use serde_json::Value;
 
@@ -12,6 +12,8 @@ use serde_json::Value;
 pub struct Described<'a> {
     /// The quantized modules.
     pub layers: &'a [(String, LayerScheme)],
+    /// The modules among them whose biases are codes, with the schemes of these.
+    pub biases: &'a [(String, TensorScheme)],
     /// The linear modules that stay as they are.
     pub exclude: &'a [String],
     /// The quantized modules whose names in a model that transformers has loaded differ, under those names.
@@ -64,7 +66,7 @@ fn quantization_config(
     };
     let exclude: Vec<&str> = described.exclude.iter().map(String::as_str).collect();
     let model = ModelDescription {
-        biases: &[],
+        biases: &described.biases.iter().map(|(name, scheme)| (name.as_str(), *scheme)).collect::<Vec<_>>(),
         layers: &borrowed(described.layers),
         exclude: &exclude,
         aliases: &borrowed(described.aliases),
@@ -101,8 +103,14 @@ pub(crate) fn can_say(
     recipe: &Recipe,
     layers: &[(String, LayerScheme)],
 ) -> Result<(), CannotHold> {
-    let described =
-        Described { layers, exclude: &[], aliases: &[], attention: &AttentionModules::default(), act_order: false };
+    let described = Described {
+        layers,
+        biases: &[],
+        exclude: &[],
+        aliases: &[],
+        attention: &AttentionModules::default(),
+        act_order: false,
+    };
     quantization_config(format, recipe, &described).map(|_| ())
 }
 
@@ -132,8 +140,14 @@ mod tests {
         });
         let layers = [("model.fc".to_owned(), "int4:g128".parse().unwrap())];
         let (exclude, attention) = (["lm_head".to_owned()], AttentionModules::default());
-        let described =
-            Described { layers: &layers, exclude: &exclude, aliases: &[], attention: &attention, act_order: false };
+        let described = Described {
+            layers: &layers,
+            biases: &[],
+            exclude: &exclude,
+            aliases: &[],
+            attention: &attention,
+            act_order: false,
+        };
         with_quantization(config, recipe.format(), &recipe, &described).unwrap()
     }
 

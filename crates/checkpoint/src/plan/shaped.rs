@@ -1,6 +1,6 @@
 //! Convolutions, embeddings and layers of towers: quantized to nearest where the recipe gives their kind, or one of them, a scheme.
 
-use super::activation_points::is_static;
+use super::activation_points::{LayerOrigin, is_static};
 use super::draft::{Draft, Drafts, KeptDraft, OutputDraft, drafted};
 use super::error::PlanError;
 use super::layer::{LayerDraft, SourceStorage};
@@ -82,11 +82,12 @@ impl Recognised<'_> {
             scheme: scheme.to_string(),
             problem: CannotHold::new(reason, hint.to_owned()),
         };
-        if is_static(scheme.input) || is_static(scheme.output) {
+        let has_static = is_static(scheme.input) || is_static(scheme.output);
+        if has_static && (self.recipe.statistics().is_none() || layer.kind == LayerKind::Embedding) {
             let reason = format!("activations of a {} layer are not calibrated in files", layer.kind);
             return Err(refuse(
                 reason,
-                "leave static activations out (`!dynamic`, or weights only), or use kvant.torch",
+                "leave static activations out (`!dynamic`, or weights only), or give their ranges with ‹statistics›",
             ));
         }
         if self.misfit_of_tower(layer, scheme).is_some() {
@@ -123,19 +124,24 @@ impl Recognised<'_> {
             shares_scale: None,
             fused_rows: None,
         };
+        let activations = |draft: &LayerDraft| match has_static {
+            true => self.activations(draft, &LayerOrigin::of_shaped(layer)),
+            false => Ok(Vec::new()),
+        };
         drafted(layer.weight, draft, |draft| {
             if is_float {
-                return Ok((self.values(layer.weight, draft), Vec::new()));
+                return Ok((self.values(layer.weight, draft), activations(draft)?));
             }
             if layer.kind == LayerKind::Tower {
-                return Ok((OutputDraft::Parts { parts: self.parts(draft, None, false)?, slice: (0, 1) }, Vec::new()));
+                let parts = self.parts(draft, None, false)?;
+                return Ok((OutputDraft::Parts { parts, slice: (0, 1) }, activations(draft)?));
             }
             let shape = self.tensors[layer.weight].shape();
             let parts = with_shape(self.parts(draft, None, false)?, shape).ok_or_else(|| {
                 let reason = format!("the format {} stores codes of a {} layer as bytes", self.format, layer.kind);
                 refuse(reason, PLAIN_FLOATS)
             })?;
-            Ok((OutputDraft::Parts { parts, slice: (0, 1) }, Vec::new()))
+            Ok((OutputDraft::Parts { parts, slice: (0, 1) }, activations(draft)?))
         })
     }
 

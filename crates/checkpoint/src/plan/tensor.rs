@@ -3,6 +3,8 @@
 use super::layer::ScalesOfSource;
 use kvant_container::Dtype;
 use kvant_numeric::kernel::FloatDType;
+use kvant_quant::scheme::TensorScheme;
+use kvant_weights::parts::Part;
 
 /// A tensor of the output that comes from the source without quantization.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +41,18 @@ pub enum TensorAction {
         from: Dtype,
         /// Their bytes there.
         bytes: u64,
+    },
+    /// The bias of a quantized layer, rounded to nearest: floats in the place of the source's, or where there are parts the codes, scales
+    /// and zero points, which are declared one after the other.
+    Round {
+        /// The scheme.
+        scheme: TensorScheme,
+        /// The type in the source.
+        from: FloatDType,
+        /// The number of values.
+        length: usize,
+        /// The tensors of the format.
+        parts: Vec<Part>,
     },
     /// The values of a weight that is quantized in the source, in the type that is declared.
     Dequantize {

@@ -82,6 +82,9 @@ fn of_value(name: &str, value: Value, own_keys: OwnKeys) -> Result<RecipeFile, R
     Ok(RecipeFile { version: VERSION, name: name.to_owned(), is_foreign: true, ..foreign })
 }
 
+/// The word for biases that are not quantized.
+pub(super) const FLOAT: &str = "float";
+
 /// What a configuration of Quark asks for, in the keys of a recipe. The family's defaults stay in force: Quark's lists of excluded
 /// modules are known to miss routers.
 fn of_quark(config: QuarkConfig) -> RecipeFile {
@@ -111,6 +114,14 @@ fn of_quark(config: QuarkConfig) -> RecipeFile {
             .layer_types
             .into_iter()
             .map(|(kind, scheme)| (kind.name().to_owned(), text(scheme)))
+            .collect(),
+        bias: config.bias.map(|scheme| scheme.to_string()),
+        layer_type_biases: config
+            .layer_type_biases
+            .into_iter()
+            .map(|(kind, scheme)| {
+                (kind.name().to_owned(), scheme.map_or(FLOAT.to_owned(), |scheme| scheme.to_string()))
+            })
             .collect(),
         exclude: config.exclude,
         overrides: overrides.map(|(layers, scheme)| OverrideEntry::of_layers(layers, text(scheme))).collect(),

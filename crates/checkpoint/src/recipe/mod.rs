@@ -2,6 +2,7 @@
 //! tensor of a given model: that is the plan.
 
 mod attention;
+mod biases;
 mod choice;
 mod file;
 mod format;
@@ -12,6 +13,7 @@ mod settings;
 mod tests;
 mod yaml;
 
+pub use biases::BiasSchemes;
 pub use choice::{NamedScheme, SchemeChoice};
 pub use file::{read_file, read_text};
 use kvant_formats::algorithm::{Algorithm, Algorithms};
@@ -22,14 +24,17 @@ pub use quality_level::{QUALITY_LEVELS, QualityChoice, QualityLevel};
 pub use settings::{LayerTypeText, OverrideText, PackMethod, Settings, layer_kinds};
 
 use crate::byte_size::ByteSize;
+use crate::input_statistics::InputStatistics;
 use kvant_formats::format::OutputFormat;
 use kvant_model::network::LayerKind;
 use kvant_numeric::ggml::GroupedType;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::glob::Glob;
+use kvant_quant::rounding::Needs;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary, TensorScheme};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The default of [`Recipe::max_shard_size`].
 pub const MAX_SHARD_SIZE: ByteSize = ByteSize(5_000_000_000);
@@ -66,6 +71,7 @@ pub struct Recipe {
     also: Vec<OutputFormat>,
     pack_method: PackMethod,
     layer_types: BTreeMap<LayerKind, SchemeChoice>,
+    biases: BiasSchemes,
     keep_defaults: bool,
     weights_only: bool,
     algorithms: Algorithms,
@@ -73,6 +79,7 @@ pub struct Recipe {
     max_shard_size: ByteSize,
     seed: u64,
     calibrated: bool,
+    statistics: Option<Arc<InputStatistics>>,
     requantize: bool,
     notes: Vec<String>,
     blocks: Option<BlockTypes>,
@@ -162,8 +169,10 @@ impl Recipe {
             max_shard_size: line.max_shard_size.or(file.max_shard_size).unwrap_or(MAX_SHARD_SIZE),
             seed: line.seed.or(file.seed).unwrap_or(0),
             calibrated: false,
+            statistics: None,
             requantize: line.requantize.or(file.requantize).unwrap_or(false),
             notes: line.notes.iter().chain(&file.notes).cloned().collect(),
+            biases: BiasSchemes::of(line, file)?,
             rules,
             layer_types,
             blocks: None,
@@ -191,6 +200,7 @@ impl Recipe {
             also: Vec::new(),
             pack_method: PackMethod::default(),
             layer_types: BTreeMap::new(),
+            biases: BiasSchemes::default(),
             keep_defaults: true,
             weights_only: false,
             algorithms: Algorithms::default(),
@@ -198,6 +208,7 @@ impl Recipe {
             max_shard_size: ByteSize(max_shard_size),
             seed: 0,
             calibrated: true,
+            statistics: None,
             requantize: true,
             notes: Vec::new(),
             blocks: None,
@@ -229,6 +240,24 @@ impl Recipe {
     /// found and algorithms that look at inputs run, or cannot.
     pub fn with_calibration(self, calibrated: bool) -> Recipe {
         Recipe { calibrated, ..self }
+    }
+
+    /// The same with the statistics of inputs from a file: static scales of activations are those of its ranges, and its mean squares
+    /// weigh the errors of searched weights.
+    pub fn with_statistics(self, statistics: Option<Arc<InputStatistics>>) -> Recipe {
+        Recipe { statistics, ..self }
+    }
+
+    /// The statistics of inputs from a file.
+    pub fn statistics(&self) -> Option<&InputStatistics> {
+        self.statistics.as_deref()
+    }
+
+    /// Returns whether the rounding takes what it needs to know of inputs from the statistics of a file, layer by layer.
+    pub fn rounds_with_statistics(&self) -> bool {
+        let Algorithms { rotation, transforms, rounding, tuning, correction, .. } = &self.algorithms;
+        let rounds_alone = rotation.is_none() && transforms.is_empty() && tuning.is_none() && correction.is_none();
+        self.statistics.is_some() && rounds_alone && rounding.needs() == Needs::Hessian
     }
 
     /// Returns whether there is calibration data.
@@ -280,6 +309,11 @@ impl Recipe {
     /// The kinds of layers that get a scheme; linear ones have it as the default.
     pub fn layer_types(&self) -> impl Iterator<Item = LayerKind> {
         self.layer_types.keys().copied()
+    }
+
+    /// The schemes of biases.
+    pub fn biases(&self) -> &BiasSchemes {
+        &self.biases
     }
 
     /// The default for layers without a rule.
@@ -392,11 +426,14 @@ impl Serialize for Recipe {
             foreign: false,
             overrides,
             layer_types: self.layer_types.iter().map(|(kind, choice)| (*kind, choice.spelling())).collect(),
+            bias: self.biases.spelling(),
+            layer_type_biases: self.biases.kinds().collect(),
             keep_defaults: Some(self.keep_defaults),
             weights_only: Some(self.weights_only),
             // Schemes name it.
             scales: None,
             algorithm: (!self.algorithms.is_default()).then(|| self.algorithms.spellings()),
+            statistics: None,
             kv_cache: self.attention.key_value.map(|cache| cache.scheme.to_string()),
             kv_cache_post_rope: Some(self.attention.rotary == Rotary::After),
             min_kv_scale: self.attention.key_value.map(|cache| cache.min_scale.value()),

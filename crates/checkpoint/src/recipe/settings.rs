@@ -4,7 +4,7 @@
 use super::file::{read_bounded, read_file, read_text};
 use super::{Algorithms, glob, quoted};
 use crate::byte_size::ByteSize;
-use kvant_container::shown;
+use kvant_container::{directory_of, shown};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::format::quark::read_algorithms;
 use kvant_model::network::LayerKind;
@@ -15,7 +15,7 @@ use kvant_weights::recipe_error::RecipeError;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The order of 4-bit codes in the words of Quark's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
@@ -124,6 +124,12 @@ pub struct Settings {
     /// Schemes of kinds of layers. That of linear layers takes the place of `scheme`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub layer_types: BTreeMap<LayerKind, String>,
+    /// The scheme of biases, or `float`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bias: Option<String>,
+    /// The schemes of biases of kinds of layers.
+    #[serde(skip)]
+    pub layer_type_biases: BTreeMap<LayerKind, String>,
     /// Whether the layers that the family keeps by default are kept.
     pub keep_defaults: Option<bool>,
     /// Whether inputs stay as they are, whatever schemes say of them.
@@ -133,6 +139,9 @@ pub struct Settings {
     pub scales: Option<ObserverRef>,
     /// The algorithms in order, each with its options: `awq`, `gptq:damping=0.05`.
     pub algorithm: Option<Vec<String>>,
+    /// A file with the statistics of inputs; in files only, and not part of what an output says of its recipe.
+    #[serde(skip)]
+    pub statistics: Option<PathBuf>,
     /// The scheme of keys and values in the cache: `fp8`, `int8` or a spelling.
     pub kv_cache: Option<String>,
     /// Whether keys, and queries with them, are quantized after the rotary embedding.
@@ -161,7 +170,9 @@ impl Settings {
     /// # Errors
     /// Those of [`read_file`], and keys that apply only to ONNX graphs.
     pub fn read(file: &Path) -> Result<Settings, RecipeError> {
-        let settings = Settings::try_from(read_file(file)?)?;
+        let mut settings = Settings::try_from(read_file(file)?)?;
+        // It stands beside the recipe.
+        settings.statistics = settings.statistics.map(|path| directory_of(file).join(path));
         let patterns = settings.overrides.iter().map(|entry| &entry.layers).chain(&settings.exclude);
         for pattern in patterns {
             glob("pattern", pattern).map_err(|error| error.within(&shown(file)))?;
@@ -268,10 +279,17 @@ impl TryFrom<RecipeFile> for Settings {
             exclude: if exclusions_win { file.exclude } else { Vec::new() },
             foreign: file.is_foreign,
             layer_types: file.layer_types.iter().map(|entry| layer_type(name, entry)).collect::<Result<_, _>>()?,
+            bias: file.bias.clone(),
+            layer_type_biases: file
+                .layer_type_biases
+                .iter()
+                .map(|entry| layer_type(name, entry))
+                .collect::<Result<_, _>>()?,
             keep_defaults: file.keep_defaults,
             weights_only: file.weights_only,
             scales: file.scales.as_ref().map(|text| scales(name, text)).transpose()?,
             algorithm: (!file.algorithm.is_empty()).then_some(file.algorithm),
+            statistics: file.statistics.map(PathBuf::from),
             kv_cache: file.kv_cache,
             kv_cache_post_rope: file.kv_cache_post_rope,
             min_kv_scale: file.min_kv_scale,

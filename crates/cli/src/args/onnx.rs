@@ -8,6 +8,7 @@ use kvant_onnx::element::Element;
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
 use kvant_onnx::runtime::RuntimeChoice;
 use kvant_onnx::settings::PairLayout;
+use kvant_quant::scheme::TensorScheme;
 use std::path::PathBuf;
 
 /// Options of ONNX graphs only.
@@ -44,9 +45,9 @@ pub struct OnnxArgs {
     /// Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999 for some presets]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub percentile: Option<f64>,
-    /// How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a weight) or float
-    #[arg(long, value_name = "KIND")]
-    pub bias: Option<BiasKind>,
+    /// How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a weight) or float; for checkpoints a scheme, e.g. int8:tensor
+    #[arg(long, value_name = "KIND", value_parser = bias)]
+    pub bias: Option<String>,
     /// Operator domain of the result: standard, microsoft or quark [default: standard where such an operator exists]
     #[arg(long = "op-domain", alias = "form", value_name = "DOMAIN")]
     pub form: Option<Form>,
@@ -106,4 +107,12 @@ pub struct EngineArgs {
     /// ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python package]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub runtime_library: Option<PathBuf>,
+}
+
+/// A kind of biases of graphs, or the scheme of those of a checkpoint.
+fn bias(text: &str) -> Result<String, String> {
+    match text.parse::<BiasKind>() {
+        Err(error) if text.parse::<TensorScheme>().is_err() => Err(format!("{error}; or a scheme, e.g. int8:tensor")),
+        _ => Ok(text.to_owned()),
+    }
 }

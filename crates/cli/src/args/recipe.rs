@@ -44,6 +44,13 @@ pub struct RecipeArgs {
     /// name an observer keep it.
     #[arg(long, value_name = "OBSERVER")]
     pub scales: Option<ObserverRef>,
+    /// Statistics of layers' inputs in a file, in place of calibration data
+    ///
+    /// Safetensors with LAYER.input_min and LAYER.input_max, from which static scales of activations follow, and LAYER.input_mean_square,
+    /// which weighs the errors of `--scales search`. For models that do not run in Kvant; `kvant.torch.capture_statistics` of the Python
+    /// package writes one. For a diffusers pipeline a file whose names begin with the component, or a folder with COMPONENT.safetensors.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Checkpoints")]
+    pub statistics: Option<PathBuf>,
     /// Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data
     #[arg(long, value_name = "SCHEME", help_heading = "Checkpoints")]
     pub kv_cache: Option<String>,

@@ -99,6 +99,7 @@ const OF_OTHERS: &[&str] = &[
     "max_memory",
     "propagate",
     "imatrix",
+    "statistics",
     "save_imatrix",
     "external_data",
     "min_sqnr",

@@ -145,6 +145,14 @@ impl FormatHandle {
         self.0.parts(layer)
     }
 
+    /// The tensors that a quantized bias becomes.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme.
+    pub fn bias_parts(self, bias: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+        self.0.bias_parts(bias)
+    }
+
     /// Where the matrix of an expert goes whose loaders want those of all experts of a block in one tensor; `module` is its name.
     pub fn stacked(self, family: &str, module: &str) -> Option<StackedExpert> {
         self.0.stacked(family, module)

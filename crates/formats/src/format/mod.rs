@@ -64,6 +64,16 @@ pub trait CheckpointFormat: Send + Sync {
     /// [`CannotHold`] where the format has no place for the scheme or the shape.
     fn parts(&self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold>;
 
+    /// The tensors that a quantized bias becomes: `bias` has its values as a row, or as a column where each has a scale.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme.
+    fn bias_parts(&self, bias: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+        let _ = bias;
+        let reason = format!("the format {} has no place for quantized biases", self.name());
+        Err(CannotHold::new(reason, "leave ‹bias› out, or use ‹format› quark or fake"))
+    }
+
     /// The tensors with the static parameters of a layer's activations. Asked only for schemes that are calibrated.
     ///
     /// # Errors

@@ -130,6 +130,21 @@ impl OutputFormat {
         }
     }
 
+    /// The tensors that a quantized bias becomes; none for plain floats, which keep the source's.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where the format has no place for the scheme.
+    pub fn bias_parts(self, bias: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+        match self {
+            OutputFormat::Checkpoint(format) => format.bias_parts(bias),
+            OutputFormat::PlainFloats => Ok(Vec::new()),
+            OutputFormat::Gguf => Err(CannotHold::new(
+                "GGUF files have biases as floats",
+                "leave ‹bias› out, or use ‹format› quark or fake",
+            )),
+        }
+    }
+
     /// Returns whether it has a place for layers of this scheme, of sizes that suit every scheme.
     pub fn holds(self, scheme: LayerScheme) -> bool {
         let scheme = self.fitted(scheme);

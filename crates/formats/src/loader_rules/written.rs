@@ -48,6 +48,10 @@ pub struct ModelTraits {
     pub quantized_routers: bool,
     /// Convolutions or embeddings are codes.
     pub shaped_codes: bool,
+    /// Biases are codes.
+    pub quantized_biases: bool,
+    /// Biases are codes with a scale for each value.
+    pub channel_biases: bool,
     /// Whether layers of towers for images or sound are codes.
     pub quantized_towers: bool,
     /// Whether their codes have another name than the weight.
@@ -108,6 +112,8 @@ const DENSE: ModelTraits = ModelTraits {
     dense_blocks: false,
     quantized_routers: false,
     shaped_codes: false,
+    quantized_biases: false,
+    channel_biases: false,
     quantized_towers: false,
     packed_towers: false,
     uneven_towers: false,
@@ -227,9 +233,14 @@ fn opinions(
         let of_model = loader.model_refusals(&facts).next().map(|(_, reason)| reason.to_owned());
         let of_floats = || file_refusal(layout, &facts).filter(|_| method == FLOAT_METHOD);
         let of_shaped = || layout.shaped.clone().filter(|_| model.shaped_codes);
+        let of_biases = || {
+            let of_channels = || layout.channel_biases.clone().filter(|_| model.channel_biases);
+            layout.biases.clone().filter(|_| model.quantized_biases).or_else(of_channels)
+        };
         let refusal = of_model
             .or_else(of_floats)
             .or_else(of_shaped)
+            .or_else(of_biases)
             .or_else(|| layers.iter().find_map(|layer| of_layer(layout, layer)));
         Some(Opinion { loader: name, is_known: loader.knows(&facts), refusal })
     };

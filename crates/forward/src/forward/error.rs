@@ -210,8 +210,8 @@ impl Diagnostic for ForwardError {
                  without one, `kvant plan` shows whether schemes without calibration fit its layers"
             }
             ForwardError::Component { .. } => {
-                "quantize it with int8:channel or e4m3:channel, or with quantized inputs W8A8 or FP8_DYNAMIC; diffusers runs it, and \
-                 `kvant.torch` in Python calibrates components"
+                "quantize it with int8:channel or e4m3:channel, or with quantized inputs W8A8 or FP8_DYNAMIC; diffusers runs it, so give \
+                 static scales the ranges of its inputs with ‹statistics›; `kvant.torch` in Python calibrates components"
             }
             ForwardError::Encoder { .. } => {
                 "text generation, perplexity and graphs of decoders need a decoder; `kvant eval MODEL ‹reference›` compares an encoder \

@@ -95,10 +95,18 @@ fn add_layer<'a>(fate: &mut TensorSummary<'a>, layer: &'a PlannedLayer) {
 fn add_kept(fate: &mut TensorSummary<'_>, kept: &KeptTensor, dtype: Dtype) {
     fate.action = match kept.action {
         TensorAction::Copy(_) => Action::Keep,
+        TensorAction::Round { .. } => Action::Quantize,
         // Floats into which an adapter is merged keep their type.
         TensorAction::Dequantize { .. } if fate.source.dtype() == dtype => Action::Keep,
         TensorAction::Widen { .. } | TensorAction::Dequantize { .. } | TensorAction::Cast { .. } => Action::Widen,
     };
+    let parts = match &kept.action {
+        TensorAction::Round { scheme, parts, .. } => {
+            fate.schemes.insert(scheme.to_string());
+            parts.len()
+        }
+        _ => 0,
+    };
     fate.reason = Some(kept.reason);
-    fate.outputs.insert(kept.tensor);
+    fate.outputs.extend(kept.tensor..kept.tensor + parts.max(1));
 }

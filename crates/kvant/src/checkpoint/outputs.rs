@@ -178,7 +178,7 @@ impl<'a> Outputs<'a> {
         let checkpoints = std::iter::once(&self.checkpoint).chain(self.others.iter().map(|(_, path)| path));
         engine::Output::check_all(plan, source, &checkpoints.cloned().collect::<Vec<_>>(), overwrite)?;
         self.check_graph()?;
-        if plan.needs_calibration() || !plan.blocks().is_empty() {
+        if plan.needs_calibration() || plan.takes_statistics() {
             let overwrite = self.job.sinks.commit.overwrite || engine::Output::is_made(plan, &self.checkpoint)?;
             self.single_files().try_for_each(|output| record::check(output, overwrite))?;
         }

@@ -149,9 +149,8 @@ impl Cost {
             size.length = size.length.saturating_mul(2).saturating_add(1);
         }
         let threads = job.limits.threads();
-        let needs_data = plan.needs_calibration() || !plan.blocks().is_empty();
-        let estimate = plan.calibration_cost(size, threads);
-        Cost { threads, size, estimate, lacks_data: job.data.files.is_empty() && needs_data }
+        let estimate = plan.calibration_cost(size, threads).filter(|_| plan.runs_data());
+        Cost { threads, size, estimate, lacks_data: job.data.files.is_empty() && plan.runs_data() }
     }
 
     /// Notes that this machine may have too little memory.
@@ -177,7 +176,7 @@ impl CheckpointPlan {
         let Cost { threads, size, estimate, .. } = &self.cost;
         let of_weights = match estimate {
             Some(cost) => cost.peak_memory,
-            None if self.plan.needs_calibration() => self.plan.observing_memory(*size, *threads),
+            None if self.plan.runs_data() => self.plan.observing_memory(*size, *threads),
             None => self.plan.peak_memory(*threads),
         };
         let of_file = self.file.as_ref().map_or(0, |file| file.peak_memory(*threads));

@@ -4,7 +4,7 @@ use crate::calibration;
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::gguf;
-use crate::job::{Format, Job, SourceKind};
+use crate::job::{Format, GivenStatistics, Job, SourceKind};
 use crate::loading::refuse_unloadable;
 use crate::{quality, resolve};
 use kvant_checkpoint::engine::OutputPlan;
@@ -18,15 +18,23 @@ use kvant_formats::{rotated, separate_head};
 use kvant_forward::forward::Decoder;
 use kvant_onnx::preset::Preset;
 
-/// Applies the format of the recipe file where it decides the flow: a format other than a checkpoint counts as if the job
-/// itself had named it.
+/// Applies what the recipe file says of the flow: a format other than a checkpoint, and a file of statistics, count as if the job itself
+/// had named them.
 ///
 /// # Errors
 /// If the file cannot be read.
 pub fn complete(job: &mut Job) -> Result<(), Error> {
-    let Some(path) = job.recipe.file.as_ref().filter(|_| job.sinks.formats.is_empty()) else { return Ok(()) };
-    if job.source.kind() != SourceKind::Graph && Settings::read(path)?.format == Some(OutputFormat::Gguf) {
+    let Some(path) = job.recipe.file.as_ref().filter(|_| job.source.kind() != SourceKind::Graph) else { return Ok(()) };
+    let names_nothing = job.sinks.formats.is_empty();
+    if !names_nothing && job.recipe.statistics.is_some() {
+        return Ok(());
+    }
+    let file = Settings::read(path)?;
+    if names_nothing && file.format == Some(OutputFormat::Gguf) {
         job.sinks.formats.push(Format::Model(OutputFormat::Gguf));
+    }
+    if job.recipe.statistics.is_none() {
+        job.recipe.statistics = file.statistics.map(GivenStatistics::of_file);
     }
     Ok(())
 }
@@ -79,7 +87,10 @@ impl Planned {
     /// # Errors
     /// Those of loading the data, where they are needed.
     pub fn check_data(&self, job: &Job, reporter: &Reporter<'_>) -> Result<(), Error> {
-        let (calibrates, measures) = (self.plan.needs_calibration(), quality::measures_on_calibration_data(job));
+        let (calibrates, measures) = (self.plan.runs_data(), quality::measures_on_calibration_data(job));
+        if job.recipe.statistics.is_some() && !self.plan.takes_statistics() {
+            reporter.warning("statistics ignored: this recipe has no static scales to find and no scales to search");
+        }
         if calibrates || measures {
             // The room on disks depends on the length of sequences.
             calibration::check_for(&self.checkpoint, job, self.plan.longest())?;
@@ -135,11 +146,39 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
     if job.sinks.wants_graph() {
         check_graph(checkpoint, plan)?;
     }
-    if plan.needs_calibration() || !plan.blocks().is_empty() {
+    if job.recipe.statistics.is_some() {
+        refuse_data_beside_statistics(job, plan)?;
+    }
+    if plan.runs_data() {
         // The headers show whether the model runs here.
         Decoder::open_any(checkpoint)?;
     }
     Ok(Planned { file, ..planned })
+}
+
+/// Refuses calibration data beside statistics, and algorithms that run them through the model: scales would have two origins.
+fn refuse_data_beside_statistics(job: &Job, plan: &Plan) -> Result<(), Error> {
+    let algorithms = plan.recipe().algorithms();
+    if algorithms.rotation.is_some() {
+        let message = "‹statistics› is of the channels of the model as it is, and `rotate` mixes them";
+        let failure = Error::new(ErrorKind::Usage, message);
+        return Err(failure.with_remedies(vec![Remedy::leave_out("statistics"), Remedy::leave_out("algorithm")]));
+    }
+    if !plan.blocks().is_empty() {
+        let failure = Error::new(
+            ErrorKind::Usage,
+            format!("{algorithms}: it runs data through the model, and ‹statistics› takes their place"),
+        );
+        return Err(failure.with_remedies(vec![
+            Remedy::setting("calib", "give data with ‹calib› in place of ‹statistics›"),
+            Remedy::leave_out("algorithm"),
+        ]));
+    }
+    if job.data.files.is_empty() || quality::measures_on_calibration_data(job) {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Usage, "‹statistics› and ‹calib› exclude each other");
+    Err(failure.with_hint(Some("read the statistics of inputs from a file, or measure them".to_owned())))
 }
 
 /// The first of the formats with codes that a known loader would take, and its plan.
@@ -242,7 +281,8 @@ fn plan_for(
     calibrated: bool,
 ) -> Result<(Checkpoint, Plan), Error> {
     resolve::refuse_graph_settings(job)?;
-    let recipe = recipe(job, format, also)?.with_calibration(calibrated);
+    let statistics = resolve::statistics(job)?;
+    let recipe = recipe(job, format, also)?.with_calibration(calibrated).with_statistics(statistics);
     let checkpoint = separate_head::open(job.source.open_in(recipe.format())?, |head| {
         recipe.asks_for(head.module, head.network.linears().iter().map(|linear| linear.module.as_str()))
     })?;

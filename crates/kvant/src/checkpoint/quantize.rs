@@ -35,7 +35,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let outputs = Outputs::of(job, output);
     let planned = planning::plan(job, &gguf::file_name(outputs.file()))?;
     planned.preflight(job)?;
-    let calibrates = planned.plan.needs_calibration();
+    let calibrates = planned.plan.runs_data();
     planned.check_data(job, reporter)?;
     outputs.check(&planned)?;
     let Planned { checkpoint, plan, file, note, .. } = planned;
@@ -90,6 +90,7 @@ impl Run<'_, '_> {
     /// Rounds to nearest; where activations have static scales, those are found before.
     fn band_by_band(&self, plan: Plan, claim: Claim) -> Result<QuantizeWork, Error> {
         let plan = match plan.needs_calibration() {
+            true if !plan.runs_data() => self.calibration.complete_from_file(plan, self.reporter)?,
             true => self.calibration.complete(plan, self.reporter)?,
             false => plan.without_calibration()?,
         };

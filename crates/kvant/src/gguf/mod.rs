@@ -48,6 +48,11 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
             Some(option) => Err(foreign_setting(job, option)),
         };
     };
+    if job.recipe.statistics.is_some() {
+        let failure = Error::new(ErrorKind::Usage, "‹statistics› does not apply to the schemes of GGUF files");
+        let imatrix = Remedy::setting("imatrix", "weigh errors by an importance matrix with ‹imatrix›");
+        return Err(failure.with_remedies(vec![Remedy::leave_out("statistics"), imatrix]));
+    }
     resolve::refuse_graph_settings(job)?;
     resolve::refuse_idle_propagation(job, recipe.has_algorithms())?;
     if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {

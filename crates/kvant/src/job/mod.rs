@@ -15,7 +15,7 @@ pub use conversion::{Conversion, ConvertTo};
 pub use data::{Data, Precision};
 pub use format::Format;
 pub use limits::{GraphEngine, Limits, QualityLimits};
-pub use recipe::{GraphRecipe, Recipe};
+pub use recipe::{GivenStatistics, GraphRecipe, Recipe};
 pub use search::{MixTarget, Search, SearchMethod};
 pub use sensitivity::Sensitivity;
 pub use sinks::{Commit, Sinks};

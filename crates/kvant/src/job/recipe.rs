@@ -27,6 +27,8 @@ pub struct Recipe {
     pub layer_types: Vec<LayerTypeText>,
     /// Other schemes for components of a diffusers pipeline, or `keep`.
     pub components: Vec<OverrideText>,
+    /// The scheme of biases of checkpoints, or `float`.
+    pub bias: Option<String>,
     /// The order of 4-bit codes in AMD Quark's layout.
     pub pack_method: Option<PackMethod>,
     /// Whether the activations of the scheme are left out.
@@ -45,8 +47,26 @@ pub struct Recipe {
     pub requantize: bool,
     /// A file with the importance of inputs, for GGUF files.
     pub imatrix: Option<PathBuf>,
+    /// Statistics of the inputs of layers, for checkpoints.
+    pub statistics: Option<GivenStatistics>,
     /// Settings of ONNX graphs only.
     pub graph: GraphRecipe,
+}
+
+/// Statistics of the inputs of layers, which static scales of activations and searched scales of weights follow from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenStatistics {
+    /// The file (`kvant_checkpoint::input_statistics`); for a pipeline also a folder with a file for each component.
+    pub path: PathBuf,
+    /// The component of a pipeline whose statistics are read, where the file has those of several.
+    pub component: Option<String>,
+}
+
+impl GivenStatistics {
+    /// All statistics of a file.
+    pub fn of_file(path: impl Into<PathBuf>) -> GivenStatistics {
+        GivenStatistics { path: path.into(), component: None }
+    }
 }
 
 /// Settings of ONNX graphs only.

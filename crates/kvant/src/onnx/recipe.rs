@@ -53,6 +53,8 @@ fn refuse_foreign(job: &Job) -> Result<(), Error> {
         (job.recipe.min_kv_scale.is_some(), "‹min-kv-scale›"),
         (job.recipe.kv_cache_post_rope, "‹kv-cache-post-rope›"),
         (job.recipe.requantize, "‹requantize›"),
+        (job.recipe.statistics.is_some(), "‹statistics›"),
+        (job.recipe.bias.is_some(), "‹bias› with a scheme"),
         (job.data.precision != Precision::default(), "‹precision›"),
         (job.data.propagate != Propagate::default(), "‹propagate›"),
         (job.limits.memory != Limits::default().memory, "‹max-memory›"),

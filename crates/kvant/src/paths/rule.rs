@@ -39,8 +39,16 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref(), FileKind::Importance);
     let evaluated_file = evaluated.and_then(|path| data_file(job.source.kind(), path));
     refuse_missing(named(job).chain(evaluated_file.map(|path| ("‹eval›", path))))?;
-    for (setting, file) in [("‹imatrix›", &job.recipe.imatrix), ("‹recipe›", &job.recipe.file)] {
-        if let Some(file) = file.as_ref().filter(|file| file.is_dir()) {
+    // Those of a pipeline may be a file for each component.
+    let statistics = job.recipe.statistics.as_ref().filter(|_| job.source.kind() != SourceKind::Pipeline);
+    let statistics = statistics.map(|given| &given.path);
+    let files = [
+        ("‹imatrix›", job.recipe.imatrix.as_ref()),
+        ("‹recipe›", job.recipe.file.as_ref()),
+        ("‹statistics›", statistics),
+    ];
+    for (setting, file) in files {
+        if let Some(file) = file.filter(|file| file.is_dir()) {
             let failure = Error::new(ErrorKind::Usage, format!("{setting} {} is a directory", shown(file)));
             return Err(failure.with_hint(Some(format!("name a file with {setting}"))));
         }
@@ -96,10 +104,11 @@ pub fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
     let recipes = job.recipe.file.iter().map(|path| ("‹recipe›", path.as_path()));
     let adapters = job.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
     let importance = job.recipe.imatrix.iter().map(|path| ("‹imatrix›", path.as_path()));
+    let statistics = job.recipe.statistics.iter().map(|given| ("‹statistics›", given.path.as_path()));
     // The system looks for a bare name in its own folders.
     let library = job.limits.engine.library.iter().filter(|path| path.components().count() > 1);
     let library = library.map(|path| ("‹runtime-library›", path.as_path()));
-    model.chain(data).chain(recipes).chain(adapters).chain(importance).chain(library)
+    model.chain(data).chain(recipes).chain(adapters).chain(importance).chain(statistics).chain(library)
 }
 
 fn is_graph(path: &Path) -> bool {
@@ -308,6 +317,7 @@ impl Paths {
         job.data.files.iter().for_each(|path| self.reads("the calibration data", Some(path)));
         self.reads("the recipe", job.recipe.file.as_deref());
         self.reads("the importance of inputs,", job.recipe.imatrix.as_deref());
+        self.reads("the statistics of inputs,", job.recipe.statistics.as_ref().map(|given| given.path.as_path()));
     }
 
     pub fn writes_model(&mut self, output: Option<&Path>) {

@@ -1,10 +1,10 @@
 //! What becomes of each component of a pipeline: which are quantized, and how.
 
 use crate::error::{Error, ErrorKind};
-use crate::job::Job;
+use crate::job::{GivenStatistics, Job};
 use crate::text::shown;
 use kvant_checkpoint::recipe::OverrideText;
-use kvant_container::{Checkpoint, Pipeline, PipelineComponent};
+use kvant_container::{Checkpoint, Pipeline, PipelineComponent, TensorFile};
 
 /// A component and what becomes of it.
 #[derive(Debug)]
@@ -90,12 +90,25 @@ fn fate(job: &Job, component: &PipelineComponent, share: f64) -> Fate {
     (of_component.sinks.commit.restart, of_component.sinks.commit.overwrite) = (false, false);
     let recipe = &mut of_component.recipe;
     recipe.scheme = scheme;
+    recipe.statistics = job.recipe.statistics.as_ref().and_then(|given| statistics_of(given, &component.name));
     recipe.components.clear();
     let inside = |pattern: &str| pattern_inside(pattern, &component.name).map(str::to_owned);
     recipe.exclude = job.recipe.exclude.iter().filter_map(|pattern| inside(pattern)).collect();
     let inside = |named: &OverrideText| Some(OverrideText { layers: inside(&named.layers)?, ..named.clone() });
     recipe.overrides = job.recipe.overrides.iter().filter_map(inside).collect();
     Fate::Quantized(Box::new(of_component))
+}
+
+/// The statistics of a component: in a file of its own, or in that of all. `None` where there are none.
+fn statistics_of(given: &GivenStatistics, component: &str) -> Option<GivenStatistics> {
+    if given.path.is_dir() {
+        let path = given.path.join(format!("{component}.safetensors"));
+        return path.exists().then(|| GivenStatistics::of_file(path));
+    }
+    let of_component = GivenStatistics { component: Some(component.to_owned()), ..given.clone() };
+    // A file that cannot be read is for the plan of the component to say.
+    let is_named = |file: TensorFile| file.tensors().any(|tensor| pattern_inside(tensor.name(), component).is_some());
+    TensorFile::open(&given.path).map_or(true, is_named).then_some(of_component)
 }
 
 fn refuse_unknown(name: &str, names: &[&str]) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use crate::checkpoint::plan::{self as checkpoint_plan, CheckpointPlan};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::findings::failing;
-use crate::job::{Format, Job};
+use crate::job::{Format, GivenStatistics, Job};
 use crate::json::path as path_json;
 use crate::resolve;
 use crate::text::shown;
@@ -84,9 +84,9 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
                 }
                 (Err(reason), None)
             }
-            Fate::Quantized(job) => {
-                let planned = plan_component(*job, &component, reporter);
-                let (job, plan) = planned.map_err(|error| of_component(error, &component.name))?;
+            Fate::Quantized(of_component) => {
+                let planned = plan_component(*of_component, &component, job.recipe.statistics.as_ref(), reporter);
+                let (job, plan) = planned.map_err(|error| self::of_component(error, &component.name))?;
                 notices.extend(plan.plan.notices().iter().map(|notice| format!("{}: {notice}", component.name)));
                 (Ok(Box::new(plan)), Some(Box::new(job)))
             }
@@ -114,9 +114,10 @@ pub(crate) fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<PipelinePlan, E
 fn plan_component(
     mut job: Job,
     component: &PipelineComponent,
+    given: Option<&GivenStatistics>,
     reporter: &Reporter<'_>,
 ) -> Result<(Job, CheckpointPlan), Error> {
-    refuse_calibration(&job, component)?;
+    refuse_calibration(&job, component, given)?;
     if !job.sinks.formats.is_empty() {
         refuse_unread(&job, component)?;
         let plan = checkpoint_plan::plan(&job, reporter)?;
@@ -173,14 +174,25 @@ pub(super) fn of_component(error: Error, name: &str) -> Error {
     Error { message, ..error }.with_hint(hint)
 }
 
-/// Refuses schemes and algorithms that need calibration data: components do not run here.
-fn refuse_calibration(job: &Job, component: &PipelineComponent) -> Result<(), Error> {
+/// Refuses algorithms that need calibration data, and static scales without statistics: components do not run here.
+fn refuse_calibration(job: &Job, component: &PipelineComponent, given: Option<&GivenStatistics>) -> Result<(), Error> {
     let (line, file) = resolve::settings(job, None, &[])?;
-    let recipe = Recipe::resolve(&line, &file)?;
+    let recipe = Recipe::resolve(&line, &file)?.with_statistics(resolve::statistics(job)?);
     let algorithms = recipe.algorithms();
     let what = match recipe.default_choice().scheme() {
-        _ if algorithms.need_data() => format!("{algorithms}: it needs calibration data"),
-        Some(scheme) if scheme.needs_calibration() => {
+        _ if algorithms.need_data() && !recipe.rounds_with_statistics() => {
+            format!("{algorithms}: it needs calibration data")
+        }
+        Some(scheme) if scheme.needs_calibration() && job.recipe.statistics.is_none() => {
+            if let Some(GivenStatistics { path, .. }) = given {
+                let name = &component.name;
+                let message = format!("`{scheme}` has static scales, and {} has no statistics of {name}", shown(path));
+                let hint = format!(
+                    "name its tensors {name}.LAYER.input_min and so on, or give a folder with {name}.safetensors; or give the component \
+                     another scheme with ‹component›"
+                );
+                return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint)));
+            }
             format!("`{scheme}` has static scales, which need calibration data")
         }
         _ => return Ok(()),

@@ -54,6 +54,18 @@ impl Gram {
         Some(Gram { tokens, ..gram })
     }
 
+    /// The sum over `tokens` rows that is known as a whole symmetric matrix, row by row; `None` where it is not square.
+    pub fn of_matrix(features: usize, tokens: u64, matrix: &[f32]) -> Option<Gram> {
+        let mut gram = Gram::new(features);
+        if matrix.len() != features * features {
+            return None;
+        }
+        for (row, values) in matrix.chunks(features.max(1)).enumerate() {
+            gram.sums.row_mut(row).iter_mut().zip(values).for_each(|(element, value)| *element = *value);
+        }
+        Some(Gram { tokens, ..gram })
+    }
+
     /// Adds rows of `features` elements that follow one another. All threads of the current rayon pool take part; the sum
     /// does not depend on their number.
     ///

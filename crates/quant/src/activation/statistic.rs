@@ -4,7 +4,7 @@
 use super::grid::ActivationGrid;
 use super::spread::Spread;
 use super::{ActivationError, StaticParameters};
-use crate::observer::{Averaging, Kept, MovingRange, ObservedValues, ObserverRef};
+use crate::observer::{Averaging, Kept, MovingRange, Needs, ObservedValues, ObserverRef};
 use crate::scheme::{ActivationScheme, TensorScheme, Timing};
 use kvant_numeric::ComputeDType;
 use kvant_numeric::kernel::{Range, group_ranges};
@@ -103,6 +103,27 @@ impl ActivationStatistic {
         let averages = needs.average.map(|averaging| Averages { averaging, ranges: Vec::new() });
         let kept = Kept::new(needs);
         Ok(ActivationStatistic { observer, by_feature, tokens: 0, not_finite: 0, ranges: Vec::new(), kept, averages })
+    }
+
+    /// The statistic of values that were seen elsewhere, of which the ranges are known: one, or one a feature. Those of features are joined
+    /// where the scheme has one scale.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new), and observers that need more than the range.
+    pub fn of_ranges(scheme: ActivationScheme, ranges: &[Range]) -> Result<ActivationStatistic, ActivationError> {
+        let mut statistic = ActivationStatistic::new(scheme)?;
+        let observer = scheme.scheme.observer();
+        let grid = ActivationGrid { scheme: scheme.scheme, arithmetic: ComputeDType::F32 };
+        let refuse = |reason| Err(ActivationError::Observer { observer, scheme: scheme.to_string(), reason });
+        if observer.needs(&grid) != Needs::RANGE {
+            return refuse("it needs the values, and only their range is given");
+        }
+        let joined = ranges.iter().copied().reduce(Range::join);
+        statistic.ranges = match statistic.by_feature {
+            true => ranges.iter().map(|range| Ends::some(*range)).collect(),
+            false => joined.map(Ends::some).into_iter().collect(),
+        };
+        Ok(statistic)
     }
 
     /// Takes in a batch: rows of `columns` features, one a token.

@@ -69,6 +69,11 @@ pub struct RecipeFile {
     /// Schemes of kinds of layers, such as `conv2d`.
     #[serde(deserialize_with = "read::layer_types")]
     pub layer_types: BTreeMap<String, String>,
+    /// A file with statistics of the inputs of layers, relative to the recipe.
+    pub statistics: Option<String>,
+    /// Schemes of the biases of kinds of layers, of the tables in `layer_types`.
+    #[serde(skip)]
+    pub layer_type_biases: BTreeMap<String, String>,
     /// The scheme of keys and values in the cache.
     pub kv_cache: Option<String>,
     /// Whether keys are quantized after the rotary embedding.
@@ -103,7 +108,7 @@ pub struct RecipeFile {
     pub weight_method: Option<String>,
     /// The percentage of values inside the range.
     pub percentile: Option<f64>,
-    /// The quantization of biases.
+    /// The quantization of biases: for checkpoints a scheme.
     pub bias: Option<String>,
     /// The operators of the result.
     pub op_domain: Option<String>,

@@ -93,9 +93,11 @@ impl Document<'_> {
             }
         }
         let overrides = self.overrides(named.remove("override"))?;
+        let biases = named.get_mut("layer_types").map(layer_type_biases).unwrap_or_default();
         named.insert("version".to_owned(), version.into());
         let mut file = self.fields(named)?;
         file.overrides = overrides;
+        file.layer_type_biases = biases;
         file.name = self.name.to_owned();
         file.notes.extend((version < VERSION).then(|| self.upgrade(&file, is_given)));
         Ok(file)
@@ -204,9 +206,25 @@ impl Document<'_> {
     }
 }
 
+/// Takes the schemes of biases out of a table of kinds of layers. A kind with nothing else is no longer in it.
+fn layer_type_biases(kinds: &mut Value) -> BTreeMap<String, String> {
+    let mut biases = BTreeMap::new();
+    let Value::Object(kinds) = kinds else { return biases };
+    kinds.retain(|kind, value| {
+        let Value::Object(table) = value else { return true };
+        // What is no text is refused with the table.
+        let bias = table.get("bias").and_then(Value::as_str).map(str::to_owned);
+        let Some(bias) = bias else { return true };
+        table.remove("bias");
+        biases.insert(kind.clone(), bias);
+        !table.is_empty()
+    });
+    biases
+}
+
 /// Kinds of layers, each with a scheme or a table that has one.
 pub(super) fn layer_types<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    const EXPECTED: &str = "a scheme or a table with `scheme` is needed for each kind of layer";
+    const EXPECTED: &str = "a scheme or a table with `scheme` or `bias` is needed for each kind of layer";
     let kinds = match Value::deserialize(deserializer)? {
         Value::Null => Map::new(),
         Value::Object(kinds) => kinds,

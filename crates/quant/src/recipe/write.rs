@@ -2,6 +2,7 @@
 
 use super::{RecipeFile, VERSION};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 impl RecipeFile {
     /// The file as TOML of [`VERSION`], which reads back as the same. Keys that are not given are left out.
@@ -12,11 +13,18 @@ impl RecipeFile {
                 text.push_str(&format!("{name} = {}\n", toml(&value)));
             }
         }
-        if !self.layer_types.is_empty() {
+        let kinds: BTreeSet<&String> = self.layer_types.keys().chain(self.layer_type_biases.keys()).collect();
+        if !kinds.is_empty() {
             text.push_str("\n[layer_types]\n");
         }
-        for (kind, scheme) in &self.layer_types {
-            text.push_str(&format!("{kind} = {}\n", toml(&scheme.as_str().into())));
+        for kind in kinds {
+            let quoted = |text: &String| toml(&text.as_str().into());
+            let (scheme, bias) = (self.layer_types.get(kind).map(quoted), self.layer_type_biases.get(kind).map(quoted));
+            text.push_str(&match (scheme, bias) {
+                (Some(scheme), None) => format!("{kind} = {scheme}\n"),
+                (Some(scheme), Some(bias)) => format!("{kind} = {{ scheme = {scheme}, bias = {bias} }}\n"),
+                (None, bias) => format!("{kind} = {{ bias = {} }}\n", bias.unwrap_or_default()),
+            });
         }
         for entry in &self.overrides {
             text.push_str("\n[[override]]\n");

@@ -4,6 +4,7 @@
 
 use crate::input;
 use kvant_numeric::ComputeDType;
+use kvant_numeric::kernel::Range;
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::{ActivationError, ActivationQuantizer, ActivationStatistic, StaticParameters};
 use kvant_quant::scheme::ActivationScheme;
@@ -243,4 +244,22 @@ fn unobserved_activations_have_no_parameters_and_non_finite_is_counted() {
     }
     assert!(ActivationStatistic::new("int8:channel@1:mse!static".parse().unwrap()).is_err());
     assert!(ActivationStatistic::new("int8:channel!dynamic".parse().unwrap()).is_err());
+}
+
+#[test]
+fn given_ranges_are_those_of_the_values() {
+    let ranges = [Range { min: -1.0, max: 0.5 }, Range { min: 0.0, max: 3.0 }];
+    let parameters = |text: &str| {
+        let scheme: ActivationScheme = text.parse().unwrap();
+        let statistic = ActivationStatistic::of_ranges(scheme, &ranges)?;
+        Ok::<_, ActivationError>(statistic.parameters(scheme.scheme, ComputeDType::F32).unwrap())
+    };
+    let mut seen = ActivationStatistic::new("int8:tensor!static".parse().unwrap()).unwrap();
+    seen.update(Isa::best(), &[-1.0, 0.0, 0.5, 3.0], 2);
+    let expected = seen.parameters("int8:tensor".parse().unwrap(), ComputeDType::F32).unwrap();
+    assert_eq!(parameters("int8:tensor!static").unwrap(), expected);
+    assert_eq!(parameters("int8:channel@1!static").unwrap().scales.len(), 2);
+    for text in ["int8:tensor:percentile99.9!static", "int8:tensor:ema!static", "int8:tensor!dynamic"] {
+        assert!(parameters(text).unwrap_err().is_unsupported(), "{text}");
+    }
 }

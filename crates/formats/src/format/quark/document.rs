@@ -2,13 +2,13 @@
 
 use super::algorithms::read_algorithms;
 use super::attention::read_attention;
-use super::read::{is_empty, layer_scheme};
+use super::read::{bias_scheme, is_empty, layer_scheme};
 use super::write::WeightFormat;
 use crate::algorithm::Algorithms;
 use kvant_model::network::LayerKind;
 use kvant_numeric::pack::NibbleOrder;
 use kvant_quant::glob::Glob;
-use kvant_quant::scheme::{AttentionScheme, LayerScheme};
+use kvant_quant::scheme::{AttentionScheme, LayerScheme, TensorScheme};
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -23,6 +23,10 @@ pub struct QuarkConfig {
     pub default: Option<LayerScheme>,
     /// The schemes of other kinds of layers than linear ones; `None` for those that stay as they are.
     pub layer_types: BTreeMap<LayerKind, Option<LayerScheme>>,
+    /// The scheme of biases of linear layers; `None` for floats.
+    pub bias: Option<TensorScheme>,
+    /// The schemes of biases of the other kinds of layers.
+    pub layer_type_biases: BTreeMap<LayerKind, Option<TensorScheme>>,
     /// Patterns on full module names and their schemes, `None` for modules that stay as they are.
     pub layers: Vec<(String, Option<LayerScheme>)>,
     /// Patterns on full module names of modules that stay as they are.
@@ -89,10 +93,14 @@ impl QuarkConfig {
         let (order, weight_format) = read_export(config.get("export"))?;
         let (default, mut layers) = (read_default(config)?, read_layers(config)?);
         let attention = read_attention(config, default, &mut layers)?;
+        let bias = default_config(config)?.map_or(Ok(None), |(place, value)| bias_scheme(&place, value))?;
+        refuse_other_biases(config, bias)?;
         let (algorithms, notes) = read_algorithms(config.get("algo_config").unwrap_or(&Value::Null))?;
         Ok(QuarkConfig {
             default,
-            layer_types: read_layer_types(config)?,
+            layer_types: read_layer_types(config, layer_scheme)?,
+            layer_type_biases: read_layer_types(config, bias_scheme)?,
+            bias,
             layers,
             attention,
             exclude: read_exclude(config.get("exclude"))?,
@@ -137,26 +145,47 @@ fn refuse_field(key: &str) -> RecipeError {
 
 /// The configuration of the type `Linear`, else the global one.
 fn read_default(config: &Map<String, Value>) -> Result<Option<LayerScheme>, RecipeError> {
+    default_config(config)?.map_or(Ok(None), |(place, value)| layer_scheme(&place, value))
+}
+
+/// The configuration of linear layers that nothing else is said of, with its place.
+fn default_config(config: &Map<String, Value>) -> Result<Option<(String, &Value)>, RecipeError> {
     let of_linear = object(config, LAYER_TYPES)?.find(|(class, _)| *class == "Linear");
     if let Some((_, value)) = of_linear {
-        return layer_scheme(&format!("{LAYER_TYPES}.Linear"), value);
+        return Ok(Some((format!("{LAYER_TYPES}.Linear"), value)));
     }
-    match config.get("global_quant_config") {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => layer_scheme("global_quant_config", value),
+    let global = config.get("global_quant_config").filter(|value| !value.is_null());
+    Ok(global.map(|value| ("global_quant_config".to_owned(), value)))
+}
+
+/// Refuses layers whose biases are quantized otherwise than those of all others.
+fn refuse_other_biases(config: &Map<String, Value>, bias: Option<TensorScheme>) -> Result<(), RecipeError> {
+    for (pattern, value) in object(config, "layer_quant_config")? {
+        let place = format!("layer_quant_config.{pattern}");
+        let own = bias_scheme(&place, value)?;
+        // Of outputs alone, which attention is described by, and of layers that stay.
+        let has_weight = value.get("weight").is_some_and(|weight| !weight.is_null());
+        if has_weight && own != bias {
+            let reason = "gives biases another scheme than those of all layers";
+            return Err(RecipeError::unsupported(place, reason, "give all layers one scheme of biases"));
+        }
     }
+    Ok(())
 }
 
 const LAYER_TYPES: &str = "layer_type_quant_config";
 
 /// The configurations of other classes than `Linear`.
-fn read_layer_types(config: &Map<String, Value>) -> Result<BTreeMap<LayerKind, Option<LayerScheme>>, RecipeError> {
+fn read_layer_types<S>(
+    config: &Map<String, Value>,
+    scheme: impl Fn(&str, &Value) -> Result<Option<S>, RecipeError>,
+) -> Result<BTreeMap<LayerKind, Option<S>>, RecipeError> {
     let mut read = BTreeMap::new();
     let given = object(config, LAYER_TYPES)?.filter(|(class, value)| *class != "Linear" && !is_empty(value));
     for (class, value) in given {
         let place = format!("{LAYER_TYPES}.{class}");
         match LayerKind::of_class(class) {
-            Some(kind) => _ = read.insert(kind, layer_scheme(&place, value)?),
+            Some(kind) => _ = read.insert(kind, scheme(&place, value)?),
             None => {
                 return Err(RecipeError::unsupported(
                     place,

@@ -1,6 +1,6 @@
 //! The layout of AMD Quark: the parts are those that are written.
 
-use super::parts::{code_layout, parts};
+use super::parts::{code_layout, of_bias, parts};
 use super::{StoredQuark, WeightFormat};
 use crate::format::ModuleScheme;
 use crate::format::fp8;
@@ -143,13 +143,8 @@ fn bias(module: &ModuleTensors<'_, '_>, scheme: TensorScheme) -> Result<ModuleWe
     let is_column = scheme.granularity() == Some(Granularity::Channel(Axis::Rows));
     let size = if is_column { (length, 1) } else { (1, length) };
     let layer = LayerSpec::weight_only(module.name, size, scheme, NibbleOrder::default());
-    let mut parts = parts(&layer).map_err(|error| ImportError::cannot_hold(module.name, &error))?;
-    let weight = module.tensor_name("weight");
-    for part in &mut parts {
-        if let Some(suffix) = part.name.strip_prefix(&weight) {
-            part.name = format!("{}{suffix}", module.tensor_name("bias"));
-        }
-    }
+    let parts = parts(&layer).map_err(|error| ImportError::cannot_hold(module.name, &error))?;
+    let parts = of_bias(parts, module.name);
     let layout = WeightLayout::of_scheme(module.name, scheme, size, parts)?;
     Ok(ModuleWeight { name: module.tensor_name("bias"), shape, matrices: vec![layout] })
 }

@@ -57,6 +57,10 @@ impl CheckpointFormat for Quark {
         parts(layer)
     }
 
+    fn bias_parts(&self, bias: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+        parts::bias_parts(bias)
+    }
+
     fn activation_parts(&self, spec: &ActivationSpec<'_>) -> Result<Vec<ParameterPart>, CannotHold> {
         activation_parts::activation_parts(spec)
     }

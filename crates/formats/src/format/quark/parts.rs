@@ -18,6 +18,34 @@ pub(in crate::format) fn parts(layer: &LayerSpec<'_>) -> Result<Vec<Part>, Canno
     }
 }
 
+/// The tensors of a bias as those of a weight of one row, or of one column where each value has a scale. Codes have a byte each, as
+/// amd-quark writes those of linear layers.
+pub(super) fn bias_parts(bias: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
+    let scheme = bias.scheme.weight;
+    if scheme.format().bits() != 8 || !matches!(code_layout(scheme, bias.order), Ok((Packing::Bytes, false))) {
+        let reason = format!("Quark's layout has codes of eight bits for biases, and no `{scheme}`");
+        return Err(CannotHold::new(reason, "use int8:tensor or another scheme of eight bits, or ‹format› fake"));
+    }
+    let mut parts = of_bias(parts(bias)?, bias.name);
+    let length = bias.rows * bias.columns;
+    parts
+        .iter_mut()
+        .filter(|part| matches!(part.content, Content::Codes { .. }))
+        .for_each(|part| part.shape = vec![length]);
+    Ok(parts)
+}
+
+/// The tensors of a weight under the names of those of a bias.
+pub(super) fn of_bias(mut parts: Vec<Part>, module: &str) -> Vec<Part> {
+    let (weight, bias) = (format!("{module}.weight"), format!("{module}.bias"));
+    for part in &mut parts {
+        if let Some(suffix) = part.name.strip_prefix(&weight) {
+            part.name = format!("{bias}{suffix}");
+        }
+    }
+    parts
+}
+
 /// The packing of a scheme's codes, and whether their matrix is stored as `[in, out]`.
 pub(super) fn code_layout(scheme: TensorScheme, order: NibbleOrder) -> Result<(Packing, bool), CannotHold> {
     match scheme {

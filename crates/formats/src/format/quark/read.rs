@@ -16,9 +16,10 @@ pub(super) fn layer_scheme(place: &str, config: &Value) -> Result<Option<LayerSc
         return Err(RecipeError::invalid(place, "must be an object", SPELL_IT));
     };
     for (key, value) in config {
-        let known = ["weight", "input_tensors", "output_tensors", "target_device"].contains(&key.as_str());
+        let known = ["weight", "bias", "input_tensors", "output_tensors", "target_device"].contains(&key.as_str());
         if !known && !is_empty(value) {
-            return Err(refuse_tensor(place, key));
+            let reason = format!("the field {} is not known", quoted(key));
+            return Err(RecipeError::unsupported(place, reason, "remove the field"));
         }
     }
     let field = |key: &str| config.get(key).filter(|value| !value.is_null());
@@ -42,11 +43,10 @@ pub(super) fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn refuse_tensor(place: &str, key: &str) -> RecipeError {
-    match key {
-        "bias" => RecipeError::unsupported(place, "quantized biases are not supported", "set bias to null"),
-        _ => RecipeError::unsupported(place, format!("the field {} is not known", quoted(key)), "remove the field"),
-    }
+/// The scheme of the bias of a layer; `None` for floats.
+pub(super) fn bias_scheme(place: &str, config: &Value) -> Result<Option<TensorScheme>, RecipeError> {
+    let bias = config.get("bias").filter(|value| !value.is_null());
+    bias.map(|value| weight_scheme(&format!("{place}.bias"), value)).transpose()
 }
 
 fn weight_scheme(place: &str, value: &Value) -> Result<TensorScheme, RecipeError> {
