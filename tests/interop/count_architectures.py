@@ -54,12 +54,7 @@ def save(name, out):
         kind, arguments = OTHERS[known]
         torch.manual_seed(0)
         config = transformers.AutoConfig.for_model(known, **arguments)
-        model = getattr(transformers, kind)(config).to(torch.bfloat16)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.copy_(torch.randn_like(parameter) * parameter.shape[-1] ** -0.5)
-        model.save_pretrained(out)
+        undescribed_models.save_with_values(getattr(transformers, kind)(config).to(torch.bfloat16), out)
         return out
     if known in hybrid_models.MODELS:
         return hybrid_models.save(known, out, REPO)

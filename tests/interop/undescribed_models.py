@@ -76,10 +76,14 @@ def save(name, out):
     kind, arguments = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(getattr(transformers, kind).config_class(**arguments)).to(torch.bfloat16)
+    save_with_values(model, out)
+    return out
+
+
+def save_with_values(model, out):
+    """Saves a model with random matrices: some classes make them without values."""
     with torch.no_grad():
         for parameter in model.parameters():
-            # Some are made without values.
             if parameter.dim() > 1:
                 parameter.copy_(torch.randn_like(parameter) * parameter.shape[-1] ** -0.5)
     model.save_pretrained(out)
-    return out
