@@ -143,7 +143,7 @@ impl TryFrom<SearchArgs> for Search {
         job.recipe.scales = args.scales;
         job.recipe.no_keep_defaults = args.no_keep_defaults;
         job.sinks.formats = args.format;
-        job.sinks.page = args.report;
+        job.sinks.page = args.page.report;
         job.sinks.commit.overwrite = args.replace.overwrite;
         Ok(Search {
             job,
@@ -222,7 +222,7 @@ impl From<EvalArgs> for Evaluation {
             precision: args.precision,
             labels: args.labels,
             num_samples: args.num_samples,
-            page: args.report,
+            page: args.page.report,
             preprocess: args.preprocess,
             limits: limits(&args.run, args.max_memory, args.engine),
             ..Evaluation::new(Source { model: args.model, adapters: args.adapters.lora }, args.data)
@@ -269,7 +269,7 @@ fn of_towers(scheme: String) -> LayerTypeText {
 fn job(args: RecipeArgs, run: &RunArgs) -> Job {
     let max_memory = args.calibration.max_memory;
     let OnnxArgs { preprocess, min_sqnr, external_data, engine, .. } = args.onnx;
-    let (page, report) = match args.report {
+    let (page, report) = match args.page.report {
         Some(path) if PageFormat::of(&path).is_some() => (Some(path), None),
         // The object that programs read, of graphs.
         path => (None, path),

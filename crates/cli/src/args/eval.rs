@@ -2,7 +2,7 @@
 
 use super::calibration::precision_parser;
 use super::onnx::EngineArgs;
-use super::run::{AdapterArgs, RunArgs};
+use super::run::{AdapterArgs, PageArgs, RunArgs};
 use super::value::count_from;
 use clap::{Args, ValueHint};
 use kvant::Precision;
@@ -85,9 +85,9 @@ pub struct EvalArgs {
     /// The engine that runs graphs.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Write a report with charts: .html, or .md for a model card
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Run")]
-    pub report: Option<PathBuf>,
+    /// A report for people.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,

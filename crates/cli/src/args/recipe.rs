@@ -4,7 +4,7 @@ use super::calibration::CalibrationArgs;
 use super::format::format_parser;
 use super::gguf::GgufArgs;
 use super::onnx::OnnxArgs;
-use super::run::{AdapterArgs, ShardArgs};
+use super::run::{AdapterArgs, PageArgs, ShardArgs};
 use super::value::least_scale;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
@@ -128,9 +128,9 @@ pub struct RecipeArgs {
     /// Options of ONNX graphs only.
     #[command(flatten)]
     pub onnx: OnnxArgs,
-    /// Write a report with charts: .html, or .md for a model card; for graphs .json too, the object that --json prints
-    #[arg(long, help_heading = "Run", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub report: Option<PathBuf>,
+    /// A report for people.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// The options by name.
     #[arg(skip)]
     pub typed: Options,

@@ -22,6 +22,17 @@ pub struct OverwriteArgs {
     pub overwrite: bool,
 }
 
+/// A report for people.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct PageArgs {
+    /// Write a report with charts: .html, or .md for a model card
+    ///
+    /// For a quantized ONNX graph, a file with another ending gets the object that --json prints.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+}
+
 /// How an output is committed.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Run")]

@@ -2,7 +2,7 @@
 
 use super::calibration::{CalibrationArgs, TEXT};
 use super::format::format_parser;
-use super::run::{AdapterArgs, OverwriteArgs, RunArgs};
+use super::run::{AdapterArgs, OverwriteArgs, PageArgs, RunArgs};
 use super::value::{not_negative, one_of, share};
 use clap::{Arg, Args, ValueHint};
 use kvant::{Format, SearchMethod};
@@ -115,9 +115,9 @@ pub struct SearchArgs {
     /// Whether files may be replaced.
     #[command(flatten)]
     pub replace: OverwriteArgs,
-    /// Write a report with charts: .html, or .md for a model card
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Run")]
-    pub report: Option<PathBuf>,
+    /// A report for people.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,
