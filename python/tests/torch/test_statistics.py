@@ -134,7 +134,10 @@ def test_missing_and_damaged_statistics_are_named(net, tmp_path):
     for change, message in [
         ({"down.input_min": None, "down.input_max": None}, r"lacks `down.input_min`"),
         ({"down.input_max": found["down.input_max"] * float("nan")}, r"`down.input_max` .*not a finite number"),
-        ({"down.input_min": found["down.input_min"][:5], "down.input_max": found["down.input_max"][:5]}, r"of 5 channels"),
+        (
+            {"down.input_min": found["down.input_min"][:5], "down.input_max": found["down.input_max"][:5]},
+            r"of 5 channels",
+        ),
         ({"up.input_mean_square": -found["up.input_mean_square"]}, r"no square is negative"),
     ]:
         changed = {name: value for name, value in (found | change).items() if value is not None}
