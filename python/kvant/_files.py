@@ -31,6 +31,7 @@ def quantize(
     weights_only: bool = False,
     quality: Literal["fast", "balanced", "best"] | None = None,
     scales: str | None = None,
+    statistics: StrPath | None = None,
     kv_cache: str | None = None,
     kv_cache_post_rope: bool = False,
     min_kv_scale: float | None = None,
@@ -128,6 +129,7 @@ def quantize(
         weights_only: Quantize weights only; activations stay in float.
         quality: Choose scales and algorithms for the scheme and the model, trading time for accuracy.
         scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
+        statistics: Statistics of layers' inputs in a file, in place of calibration data.
         kv_cache: Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data.
         kv_cache_post_rope: Quantize keys and values after the rotary embedding, as they are cached, instead of
             before it.
@@ -178,7 +180,7 @@ def quantize(
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
         bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
-            weight) or float.
+            weight) or float; for checkpoints a scheme, e.g. int8:tensor.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
             operator exists].
         graph_format: qdq: Q/DQ pairs around float operators; qoperator: integer operators.
@@ -231,6 +233,7 @@ def plan(
     weights_only: bool = False,
     quality: Literal["fast", "balanced", "best"] | None = None,
     scales: str | None = None,
+    statistics: StrPath | None = None,
     kv_cache: str | None = None,
     kv_cache_post_rope: bool = False,
     min_kv_scale: float | None = None,
@@ -309,6 +312,7 @@ def plan(
         weights_only: Quantize weights only; activations stay in float.
         quality: Choose scales and algorithms for the scheme and the model, trading time for accuracy.
         scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
+        statistics: Statistics of layers' inputs in a file, in place of calibration data.
         kv_cache: Quantize the KV cache: fp8, int8 or a spelling such as int8:tensor; needs calibration data.
         kv_cache_post_rope: Quantize keys and values after the rotary embedding, as they are cached, instead of
             before it.
@@ -359,7 +363,7 @@ def plan(
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
         bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
-            weight) or float.
+            weight) or float; for checkpoints a scheme, e.g. int8:tensor.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
             operator exists].
         graph_format: qdq: Q/DQ pairs around float operators; qoperator: integer operators.
@@ -681,7 +685,7 @@ def sensitivity(
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
         bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
-            weight) or float.
+            weight) or float; for checkpoints a scheme, e.g. int8:tensor.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
             operator exists].
         graph_format: qdq: Q/DQ pairs around float operators; qoperator: integer operators.

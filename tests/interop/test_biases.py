@@ -20,6 +20,11 @@ CASES = {
 }
 
 
+def anyway(bias):
+    """No loader reads biases with a scale for each value: amd-quark raises on its own."""
+    return ["--no-verify"] if bias == "int8:channel" else []
+
+
 @pytest.fixture(scope="module", params=["bf16", "f32"])
 def source(request, model_dir, tmp_path_factory):
     """A model whose linear layers have biases."""
@@ -35,17 +40,17 @@ def test_biases_are_stored_as_quark_stores_them(kvant, source, schemes, tmp_path
     (scheme, bias), specs = schemes, [quark_oracle.weight_spec(*spec) for spec in CASES[schemes]]
     ours, theirs, again = tmp_path / "ours", tmp_path / "theirs", tmp_path / "again"
     quark_oracle.export_spec(source, specs[0], theirs, specs[1])
-    done = kvant("quantize", source, "--scheme", scheme, "--bias", bias, "--format", "quark", "-o", ours)
+    done = kvant("quantize", source, "--scheme", scheme, "--bias", bias, "--format", "quark", *anyway(bias), "-o", ours)
     assert done.returncode == 0, done.stderr
     assert any(name.endswith(".bias_scale") for name in checkpoint.tensors(theirs))
     assert_same_tensors(checkpoint.tensors(ours), checkpoint.tensors(theirs))
     # Quark's own configuration asks for the same.
-    done = kvant("quantize", source, "--recipe", theirs / "config.json", "-o", again)
+    done = kvant("quantize", source, "--recipe", theirs / "config.json", *anyway(bias), "-o", again)
     assert done.returncode == 0, done.stderr
     assert_same_tensors(checkpoint.tensors(again), checkpoint.tensors(theirs))
     for folder in (ours, theirs):
         verified = kvant("verify", folder)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
+        assert (verified.returncode == 0) == (not anyway(bias)), verified.stdout + verified.stderr
 
 
 @pytest.mark.parametrize("schemes", CASES, ids="+".join)
@@ -55,7 +60,7 @@ def test_biases_lie_on_the_grid_of_quarks(kvant, source, schemes, tmp_path):
     expected = {name: module.bias.detach() for name, module in frozen.named_modules() if type(module).__name__ == "QuantLinear"}
     codes, fake, floats = tmp_path / "codes", tmp_path / "fake", tmp_path / "floats"
     for out, format in ((codes, "quark"), (fake, "fake")):
-        done = kvant("quantize", source, "--scheme", scheme, "--bias", bias, "--format", format, "-o", out)
+        done = kvant("quantize", source, "--scheme", scheme, "--bias", bias, "--format", format, *anyway(bias), "-o", out)
         assert done.returncode == 0, done.stderr
     # What was written is read back.
     done = kvant("convert", codes, "--to", "float", "-o", floats)

@@ -50,7 +50,9 @@ def capture_statistics(
         run()
     if not seen:
         raise usage_error("no linear layer or convolution of the model was run", "give a `run` that calls the model")
-    tensors = {f"{name}.{key}": value for name, inputs in seen.items() for key, value in inputs.statistics(name).items()}
+    tensors = {
+        f"{name}.{key}": value for name, inputs in seen.items() for key, value in inputs.statistics(name).items()
+    }
     unfinished = Path(f"{os.fspath(path)}.unfinished")
     save_file(tensors, unfinished)
     unfinished.replace(os.fspath(path))

@@ -40,7 +40,8 @@ impl Declared<'_> {
         self.check_ranges(statistics)?;
         self.check_hessians(statistics)?;
         let weighed = self.weighed(statistics)?;
-        let searched = self.searched().count();
+        let rounds_to_nearest = self.source.recipe.algorithms().rounding.is_nearest();
+        let searched = self.searched().filter(|_| rounds_to_nearest).count();
         let name = &statistics.provenance().name;
         let unweighed = (searched > 0 && weighed.is_empty()).then(|| {
             format!(
