@@ -82,11 +82,11 @@ def quantize(
     enable_pass: Strings | None = None,
     disable_pass: Strings | None = None,
     preprocess: str | None = None,
-    report: StrPath | None = None,
     min_sqnr: float | None = None,
     external_data: Literal["auto", "always", "never"] | None = None,
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
+    report: StrPath | None = None,
     max_kl: float | None = None,
     max_perplexity_increase: float | None = None,
     eval: StrPath | Sequence[str] | None = None,
@@ -196,13 +196,13 @@ def quantize(
         disable_pass: Skip a graph pass.
         preprocess: Steps from the images of a directory to inputs, e.g.
             size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.
-        report: Also write the object that --json prints to a file.
         min_sqnr: Fail, and write only the report, if the SQNR of an output is lower.
         external_data: When weights go to a separate file: auto (above 1.9 GB), always or never [default: auto].
         runtime: Engine that runs the graph: auto (ONNX Runtime if its library is found, otherwise rten), rten or
             ort [default: auto].
         runtime_library: ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python
             package].
+        report: Write a report with charts: .html, or .md for a model card.
         max_kl: Reject a result whose mean Kullback-Leibler divergence from the source is larger, in nats.
         max_perplexity_increase: Reject a result whose perplexity exceeds the source's by more than this many
             percent.
@@ -284,11 +284,11 @@ def plan(
     enable_pass: Strings | None = None,
     disable_pass: Strings | None = None,
     preprocess: str | None = None,
-    report: StrPath | None = None,
     min_sqnr: float | None = None,
     external_data: Literal["auto", "always", "never"] | None = None,
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
+    report: StrPath | None = None,
     overwrite: bool = False,
     no_verify: bool = False,
     threads: int | None = None,
@@ -379,13 +379,13 @@ def plan(
         disable_pass: Skip a graph pass.
         preprocess: Steps from the images of a directory to inputs, e.g.
             size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.
-        report: Also write the object that --json prints to a file.
         min_sqnr: Fail, and write only the report, if the SQNR of an output is lower.
         external_data: When weights go to a separate file: auto (above 1.9 GB), always or never [default: auto].
         runtime: Engine that runs the graph: auto (ONNX Runtime if its library is found, otherwise rten), rten or
             ort [default: auto].
         runtime_library: ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python
             package].
+        report: Write a report with charts: .html, or .md for a model card.
         overwrite: Replace existing files, and directories that contain only Kvant's output.
         no_verify: Skip output verification (see `kvant verify`).
         threads: Threads to use; results do not depend on it [default: one per processor].
@@ -495,6 +495,7 @@ def evaluate(
     preprocess: str | None = None,
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
+    report: StrPath | None = None,
     threads: int | None = None,
     progress: bool = True,
 ) -> EvaluateReport:
@@ -524,6 +525,7 @@ def evaluate(
             ort [default: auto].
         runtime_library: ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python
             package].
+        report: Write a report with charts: .html, or .md for a model card.
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
@@ -629,6 +631,7 @@ def sensitivity(
     preprocess: str | None = None,
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
+    report: StrPath | None = None,
     eval: CalibrationData | None = None,
     eval_samples: int | None = None,
     labels: str | None = None,
@@ -705,6 +708,7 @@ def sensitivity(
             ort [default: auto].
         runtime_library: ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python
             package].
+        report: Write a report with charts: .html, or .md for a model card.
         eval: Data to measure the result on [default: the calibration data].
         eval_samples: Number of samples to measure the result on [default: 64].
         labels: Array of the data with the class of each sample, for accuracy.
@@ -758,6 +762,7 @@ def search(
     precision: Literal["f32", "bf16"] | None = None,
     max_memory: int | str | None = None,
     overwrite: bool = False,
+    report: StrPath | None = None,
     threads: int | None = None,
     calib: CalibrationData | None = None,
     progress: bool = True,
@@ -802,6 +807,7 @@ def search(
             faster [default: f32].
         max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
         overwrite: Replace existing files, and directories that contain only Kvant's output.
+        report: Write a report with charts: .html, or .md for a model card.
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
