@@ -207,13 +207,16 @@ fn remedies_are_data_with_settings_of_the_command() {
     let place = Place::new();
     let run = place.run(&["quantize", "nano_llama", "-s", "fp8", "-o", "out", "--json"]);
     let error = &run.json()["error"];
-    let [data, weights, scheme] = error["remedies"].as_array().unwrap().as_slice() else { panic!("{run:?}") };
+    let [data, weights, scheme, statistics] = error["remedies"].as_array().unwrap().as_slice() else {
+        panic!("{run:?}")
+    };
     assert_eq!((&data["kind"], &data["setting"]), (&"give-calibration-data".into(), &"calib".into()));
     assert_eq!(
         (&weights["kind"], &weights["text"].as_str().unwrap().contains("--weights-only")),
         (&"quantize-weights-only".into(), &true)
     );
     assert_eq!((&scheme["kind"], &scheme["values"]), (&"use-scheme".into(), &serde_json::json!([])));
+    assert_eq!((&statistics["kind"], &statistics["setting"]), (&"setting".into(), &"statistics".into()));
     std::fs::create_dir(place.path("out")).unwrap();
     place.write("out/mine.txt", "mine");
     let run = place.run(&["quantize", "nano_llama", "-s", "int4_wo_128", "-o", "out", "--json"]);
