@@ -444,7 +444,19 @@ impl Serialize for Recipe {
             requantize: self.requantize.then_some(true),
             notes: vec![],
         };
-        settings.serialize(serializer)
+        if self.biases.kinds().next().is_none() {
+            return settings.serialize(serializer);
+        }
+        // Kinds of layers with biases are tables.
+        let mut value = serde_json::to_value(&settings).map_err(serde::ser::Error::custom)?;
+        for (kind, bias) in self.biases.kinds() {
+            let scheme = self.layer_types.get(&kind).map(|choice| choice.spelling());
+            let mut table = serde_json::Map::new();
+            table.extend(scheme.map(|scheme| ("scheme".to_owned(), scheme.into())));
+            table.insert("bias".to_owned(), bias.into());
+            value["layer_types"][kind.name()] = table.into();
+        }
+        value.serialize(serializer)
     }
 }
 

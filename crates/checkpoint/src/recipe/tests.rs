@@ -358,3 +358,32 @@ fn recipe_files_are_read_by_content_not_name() {
     assert!(hint.contains("text file") && !hint.contains("permissions"), "{hint}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn biases_have_schemes_for_all_layers_and_for_kinds() {
+    let file = Settings::from_toml(
+        "r.toml",
+        "version = 2\nscheme = \"int8:channel\"\nbias = \"int8:tensor\"\n[layer_types]\nconv2d = { scheme = \"int8:channel\", bias = \"float\" }\n\
+         conv1d = { bias = \"e4m3:channel\" }",
+    );
+    let recipe = Recipe::resolve(&Settings::default(), &file.unwrap()).unwrap();
+    let of = |recipe: &Recipe, kind| recipe.biases().of_kind(kind).map(|scheme| scheme.to_string());
+    let all = |recipe: &Recipe| [LayerKind::Linear, LayerKind::Conv2d, LayerKind::Conv1d].map(|kind| of(recipe, kind));
+    let expected = [Some("int8:tensor"), None, Some("e4m3:channel")].map(|text| text.map(str::to_owned));
+    assert_eq!(all(&recipe), expected);
+    assert_eq!(recipe.decide_shaped(LayerKind::Conv1d, "c"), None);
+    // What an output says of its recipe means the same.
+    let again = Settings::from_json("r.json", &recipe.canonical()).unwrap();
+    let again = Recipe::resolve(&Settings::default(), &again).unwrap();
+    assert_eq!((all(&again), again.canonical()), (expected, recipe.canonical()));
+    for (text, reason) in [
+        ("int32", "is for biases of ONNX graphs"),
+        ("mx9", "are not quantized in"),
+        ("int8:g32", "are not quantized in"),
+        ("what", "is not a scheme of a tensor"),
+    ] {
+        let line = Settings { bias: Some(text.to_owned()), ..scheme("int8:channel") };
+        let error = resolve(&line).unwrap_err();
+        assert!(error.to_string().contains(reason), "{text}: {error}");
+    }
+}
