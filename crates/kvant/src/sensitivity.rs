@@ -47,7 +47,7 @@ fn check_paths(analysis: &Sensitivity) -> Result<(), Error> {
     paths.reads("the test data", analysis.test.as_deref());
     paths.writes_file("‹output›", analysis.output.as_deref(), FileKind::Recipe);
     let page = analysis.job.sinks.page.as_deref();
-    page::check_name(page)?;
+    paths::check_page_name(page)?;
     paths.writes_file("‹report›", page, FileKind::Page);
     let test = analysis.test.as_deref().and_then(|path| paths::data_file(SourceKind::Graph, path));
     let test = test.map(|path| ("‹eval›", path));

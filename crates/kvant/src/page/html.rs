@@ -1,33 +1,14 @@
 //! Pages in HTML: one file without scripts from elsewhere, in the reader's light or dark mode, that can be printed and read aloud.
 
-use super::{MARK, Page, Part};
+use super::{Page, Part};
+use crate::paths::MARK;
 use crate::text::{Align, Table};
 use std::fmt::Write;
 
-const STYLE: &str = "\
-:root{color-scheme:light dark;--paper:#fff;--ink:#1c2024;--soft:#5c6670;--line:#d8dee4;--card:#f5f7f9;--accent:#1f6feb;--s1:#c2410c;--s2:#15803d;--s3:#7e22ce;--s4:#be185d;--s5:#0e7490}\
-@media(prefers-color-scheme:dark){:root{--paper:#14171a;--ink:#e6e9ec;--soft:#9aa5b1;--line:#333a42;--card:#1d2227;--accent:#5aa2ff;--s1:#fb923c;--s2:#4ade80;--s3:#c084fc;--s4:#f472b6;--s5:#22d3ee}}\
-*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}\
-main{max-width:60rem;margin:0 auto;padding:1.5rem 1rem 3rem}h1{font-size:1.7rem;overflow-wrap:anywhere}h2{font-size:1.2rem;margin-top:2.2rem;border-bottom:1px solid var(--line);padding-bottom:.2rem}\
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(10rem,1fr));gap:.8rem;margin:1rem 0;padding:0}.figures div{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.7rem .9rem}\
-.figures dt{color:var(--soft);font-size:.85rem}.figures dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}\
-dl.facts{display:grid;grid-template-columns:minmax(8rem,auto) 1fr;gap:.25rem 1rem;margin:1rem 0}dl.facts dt{color:var(--soft)}dl.facts dd{margin:0;overflow-wrap:anywhere}\
-.wide{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse;width:100%;font-size:.9rem}th,td{padding:.3rem .5rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}td{overflow-wrap:anywhere;min-width:7rem}\
-th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{overflow-wrap:normal;white-space:nowrap;min-width:0}th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid var(--accent)}th[aria-sort] button::after{content:\" \\25B4\"}th[aria-sort=descending] button::after{content:\" \\25BE\"}\
-pre{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.7rem .9rem;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem}\
-figure{margin:1rem 0}figcaption{color:var(--soft);font-size:.9rem;margin-bottom:.4rem}svg{display:block}svg[viewBox]{width:100%;min-width:32rem;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .bar{fill:var(--accent)}svg .grid{stroke:var(--line)}\
-svg .series{fill:var(--accent);stroke:var(--accent)}svg .s1{fill:var(--s1);stroke:var(--s1)}svg .s2{fill:var(--s2);stroke:var(--s2)}svg .s3{fill:var(--s3);stroke:var(--s3)}svg .s4{fill:var(--s4);stroke:var(--s4)}svg .s5{fill:var(--s5);stroke:var(--s5)}svg polyline.series{fill:none;stroke-width:2}\
-footer{margin-top:3rem;color:var(--soft);font-size:.85rem}\
-@media(max-width:40rem){table{font-size:.8rem}dl.facts{grid-template-columns:1fr}dl.facts dd{margin-bottom:.4rem}}\
-@media print{body{font-size:11pt}main{max-width:none;padding:0}figure,table,.figures div{break-inside:avoid}th button{cursor:auto}}";
+const STYLE: &str = include_str!("page.css");
 
 /// Sorts a table by the column whose title is pressed. Without it, tables are as they are.
-const SCRIPT: &str = "\
-for(const b of document.querySelectorAll('th button'))b.addEventListener('click',()=>{\
-const h=b.parentNode,t=h.closest('table'),i=[...h.parentNode.children].indexOf(h),down=h.getAttribute('aria-sort')==='ascending';\
-for(const o of h.parentNode.children)o.removeAttribute('aria-sort');h.setAttribute('aria-sort',down?'descending':'ascending');\
-const v=r=>r.children[i].textContent,n=s=>parseFloat(s.replace(/[^0-9.eE+-]/g,'')),c=(x,y)=>{const a=n(v(x)),d=n(v(y));return h.className==='n'&&!isNaN(a)&&!isNaN(d)?a-d:v(x).localeCompare(v(y),undefined,{numeric:true})};\
-const body=t.tBodies[0];[...body.rows].sort((x,y)=>down?c(y,x):c(x,y)).forEach(r=>body.append(r))});";
+const SCRIPT: &str = include_str!("page.js");
 
 /// Tables of fewer rows are not sorted.
 const SORTED_FROM: usize = 4;

@@ -1,7 +1,8 @@
 //! Pages in Markdown, for model cards: charts are tables.
 
 use super::chart::{Bars, Points};
-use super::{MARK, Page, Part, number, table};
+use super::{Page, Part, number, table};
+use crate::paths::MARK;
 use crate::text::{Align, Table};
 
 /// Rows of a chart that a table shows, the largest first.

@@ -13,7 +13,8 @@ mod quantization;
 mod searched;
 
 use crate::error::{Error, ErrorKind};
-use crate::paths::{FileKind, Paths, refuse_missing};
+pub use crate::paths::PageFormat;
+use crate::paths::{FileKind, Paths, check_page_name, is_page, refuse_missing, unknown_format};
 use crate::text::{Align, Table, shown};
 use chart::{Bars, Points};
 use serde::Serialize;
@@ -27,26 +28,6 @@ pub struct NamedResult {
     pub name: String,
     /// An object of one of the schemas in `docs/schemas`, its `schema` key included.
     pub value: Value,
-}
-
-/// The format of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageFormat {
-    /// One HTML file.
-    Html,
-    /// Markdown, for a model card.
-    Markdown,
-}
-
-impl PageFormat {
-    /// The format by the end of a file's name: `.html`, `.htm` or `.md`.
-    pub fn of(path: &Path) -> Option<PageFormat> {
-        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "html" | "htm" => Some(PageFormat::Html),
-            "md" => Some(PageFormat::Markdown),
-            _ => None,
-        }
-    }
 }
 
 /// A report for people.
@@ -72,17 +53,6 @@ enum Part {
     Points(Points),
 }
 
-/// What a page that Kvant wrote has near its beginning, so that only such pages are replaced.
-const MARK: &str = "kvant report";
-
-/// Returns whether a file is a page that Kvant wrote.
-pub fn is_page(path: &Path) -> bool {
-    use std::io::Read;
-    let mut beginning = String::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(400).read_to_string(&mut beginning));
-    read.is_ok() && beginning.contains(MARK)
-}
-
 /// A page to make of results in files.
 #[derive(Clone, Debug)]
 pub struct PageRequest {
@@ -103,7 +73,7 @@ impl Page {
         let PageRequest { results, output, overwrite } = request;
         let mut paths = Paths::new(*overwrite, true);
         results.iter().for_each(|file| paths.reads("the result", Some(file)));
-        check_name(Some(output))?;
+        check_page_name(Some(output))?;
         paths.writes_file("‹output›", Some(output), FileKind::Page);
         refuse_missing(results.iter().map(|file| ("the results", file.as_path())))?;
         paths.check()?;
@@ -150,20 +120,6 @@ impl Page {
     }
 }
 
-/// Refuses names that end in none of .html and .md.
-///
-/// # Errors
-/// *Usage*, with the name.
-pub(crate) fn check_name(path: Option<&Path>) -> Result<(), Error> {
-    path.map_or(Ok(()), |path| PageFormat::of(path).map(drop).ok_or_else(|| unknown_format(path)))
-}
-
-/// The refusal of a file name.
-fn unknown_format(path: &Path) -> Error {
-    let message = format!("{}: reports are pages in HTML or Markdown", shown(path));
-    Error::new(ErrorKind::Usage, message).with_hint(Some("name a file that ends in .html or .md".to_owned()))
-}
-
 /// Writes the page of what a command found of a model, where one is asked for.
 ///
 /// # Errors
@@ -206,7 +162,7 @@ fn read_result(file: &Path) -> Result<NamedResult, Error> {
 /// # Errors
 /// Other ends of names; files that are not pages of Kvant.
 pub fn check(path: Option<&PathBuf>) -> Result<(), Error> {
-    check_name(path.map(PathBuf::as_path))?;
+    check_page_name(path.map(PathBuf::as_path))?;
     let Some(path) = path else { return Ok(()) };
     if path.exists() && !is_page(path) {
         let message = format!("{} cannot be replaced: it is not a report of Kvant", shown(path));

@@ -1,10 +1,13 @@
 //! The paths that a run reads and writes: their names, the rule that keeps them apart, and records beside an output.
 
 mod name;
+mod page_file;
 pub mod record;
 mod rule;
 
 pub use name::{OutputKind, check_name, full_path, tell_of_name};
+pub use page_file::PageFormat;
+pub(crate) use page_file::{MARK, check_page_name, is_page, unknown_format};
 pub(crate) use rule::protect;
 pub use rule::{
     FileKind, MODEL, Paths, check_job, data_file, follow, named, refuse_existing, refuse_missing, refuse_other_file,

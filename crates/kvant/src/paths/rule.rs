@@ -3,9 +3,9 @@
 //! engine, which knows the manifest, decides what may be replaced in an existing directory.
 
 use super::name::refuse_slash;
+use super::page_file::{check_page_name, is_page};
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job, SourceKind};
-use crate::page;
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
 use kvant_checkpoint::gguf::imatrix;
@@ -35,7 +35,7 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.writes_model(job.sinks.output.as_deref());
     paths.writes_file("‹report›", job.sinks.report.as_deref(), FileKind::Report);
     paths.writes_file("‹report›", job.sinks.page.as_deref(), FileKind::Page);
-    page::check_name(job.sinks.page.as_deref())?;
+    check_page_name(job.sinks.page.as_deref())?;
     paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref(), FileKind::Importance);
     let evaluated_file = evaluated.and_then(|path| data_file(job.source.kind(), path));
     refuse_missing(named(job).chain(evaluated_file.map(|path| ("‹eval›", path))))?;
@@ -250,7 +250,7 @@ impl FileKind {
         }
         let (is_of_kind, mismatch) = match self {
             FileKind::Report => (is_report(path), "it is not a report of Kvant"),
-            FileKind::Page => (page::is_page(path), "it is not a report of Kvant"),
+            FileKind::Page => (is_page(path), "it is not a report of Kvant"),
             FileKind::Importance => (imatrix::is_imatrix(path), "it is not an importance matrix"),
             FileKind::Sensitivities => (holds_sensitivities(path), "it does not hold sensitivities"),
             FileKind::Recipe => (is_recipe(path), "it is not a recipe"),

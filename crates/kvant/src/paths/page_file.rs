@@ -1,0 +1,50 @@
+//! Names of reports for people, and which files are such reports.
+
+use crate::error::{Error, ErrorKind};
+use crate::text::shown;
+use std::io::Read;
+use std::path::Path;
+
+/// The format of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageFormat {
+    /// One HTML file.
+    Html,
+    /// Markdown, for a model card.
+    Markdown,
+}
+
+impl PageFormat {
+    /// The format by the end of a file's name: `.html`, `.htm` or `.md`.
+    pub fn of(path: &Path) -> Option<PageFormat> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "html" | "htm" => Some(PageFormat::Html),
+            "md" => Some(PageFormat::Markdown),
+            _ => None,
+        }
+    }
+}
+
+/// What a page that Kvant wrote has near its beginning, so that only such pages are replaced.
+pub(crate) const MARK: &str = "kvant report";
+
+/// Returns whether a file is a page that Kvant wrote.
+pub fn is_page(path: &Path) -> bool {
+    let mut beginning = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(400).read_to_string(&mut beginning));
+    read.is_ok() && beginning.contains(MARK)
+}
+
+/// Refuses names that end in none of .html and .md.
+///
+/// # Errors
+/// *Usage*, with the name.
+pub(crate) fn check_page_name(path: Option<&Path>) -> Result<(), Error> {
+    path.map_or(Ok(()), |path| PageFormat::of(path).map(drop).ok_or_else(|| unknown_format(path)))
+}
+
+/// The refusal of a file name.
+pub(crate) fn unknown_format(path: &Path) -> Error {
+    let message = format!("{}: reports are pages in HTML or Markdown", shown(path));
+    Error::new(ErrorKind::Usage, message).with_hint(Some("name a file that ends in .html or .md".to_owned()))
+}
