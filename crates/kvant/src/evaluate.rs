@@ -10,7 +10,7 @@ use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
 use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
 use crate::page;
-use crate::paths::{MODEL, data_file, refuse_directory, refuse_missing};
+use crate::paths::{FileKind, MODEL, Paths, check_page_name, data_file, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::sounds;
 use crate::text::shown;
@@ -131,10 +131,29 @@ impl Evaluation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
-        page::check(self.page.as_ref())?;
+        self.check_page()?;
         let report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
         page::write(self.page.as_deref(), &self.source.model, "eval", || report.to_json())?;
         Ok(report)
+    }
+
+    /// Refuses a report that could not be written, would replace a file, or is in what is read.
+    fn check_page(&self) -> Result<(), Error> {
+        let Some(page) = self.page.as_deref() else { return Ok(()) };
+        check_page_name(Some(page))?;
+        if page.symlink_metadata().is_ok() {
+            let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(page)));
+            return Err(failure.with_remedies(vec![Remedy::text("name another file for ‹report›, or move it away")]));
+        }
+        let mut paths = Paths::new(false, true);
+        paths.reads_model(&self.source.model);
+        paths.reads_adapters(&self.source.adapters);
+        paths.reads("the data", data_file(self.source.kind(), &self.data));
+        if let Some(reference) = &self.reference {
+            paths.reads_model(reference);
+        }
+        paths.writes_file("‹report›", Some(page), FileKind::Page);
+        paths.check()
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {

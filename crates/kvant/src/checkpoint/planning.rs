@@ -142,6 +142,9 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
     let planned = plan_for_all(job, calibrated)?;
     let (checkpoint, plan) = (&planned.checkpoint, &planned.plan);
     resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
+    if job.sinks.wants_gguf() {
+        gguf::refuse_biases(job)?;
+    }
     let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(checkpoint, plan, file)).transpose()?;
     if job.sinks.wants_graph() {
         check_graph(checkpoint, plan)?;

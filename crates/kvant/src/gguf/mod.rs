@@ -34,6 +34,18 @@ pub(crate) fn tell(plan: &GgufPlan, reporter: &Reporter<'_>) {
     plan.departures.iter().for_each(|departure| reporter.warning(departure));
 }
 
+/// Refuses quantized biases, which GGUF files have no place for.
+///
+/// # Errors
+/// *Usage*, with the setting.
+pub fn refuse_biases(job: &Job) -> Result<(), Error> {
+    if job.recipe.bias.as_deref().is_none_or(|bias| bias == "float") {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Usage, "‹bias› does not apply to GGUF files, which have biases as floats");
+    Err(failure.with_remedies(vec![Remedy::leave_out("bias")]))
+}
+
 /// The recipe for a GGUF file, if the job requests one.
 ///
 /// # Errors
@@ -53,6 +65,7 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
         let imatrix = Remedy::setting("imatrix", "weigh errors by an importance matrix with ‹imatrix›");
         return Err(failure.with_remedies(vec![Remedy::leave_out("statistics"), imatrix]));
     }
+    refuse_biases(job)?;
     resolve::refuse_graph_settings(job)?;
     resolve::refuse_idle_propagation(job, recipe.has_algorithms())?;
     if job.sinks.formats.len() > 1 || job.sinks.wants_graph() {

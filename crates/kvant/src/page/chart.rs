@@ -7,7 +7,7 @@ use svg::node::element::{Circle, Line, Polyline, Rectangle, Text, Title};
 /// The width of a chart; its height follows from what it shows.
 const WIDTH: f64 = 800.0;
 /// The height of a bar with its name.
-const ROW: f64 = 36.0;
+const ROW: f64 = 40.0;
 /// The longest bar, as a percentage of the page's width: the rest is for its number.
 const LONGEST_BAR: f64 = 80.0;
 /// The most characters of a name in a legend; the middle of longer ones is left out.
@@ -97,12 +97,12 @@ impl Bars {
             let shown = format!("{} {}", number(Some(*value)), self.unit);
             let bar = Rectangle::new()
                 .set("class", "bar")
-                .set("y", top + 16.0)
+                .set("y", top + 18.0)
                 .set("width", format!("{width}%"))
                 .set("height", 10)
                 .set("rx", 2)
                 .add(named(&format!("{name}: {shown}")));
-            let behind = Text::new(shown.trim_end()).set("x", format!("{width}%")).set("dx", 6).set("y", top + 25.0);
+            let behind = Text::new(shown.trim_end()).set("x", format!("{width}%")).set("dx", 6).set("y", top + 28.0);
             drawing.add(Text::new(name.as_str()).set("x", 0).set("y", top + 12.0)).add(bar).add(behind)
         });
         drawing.to_string()

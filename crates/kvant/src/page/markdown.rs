@@ -5,9 +5,6 @@ use super::{Page, Part, number, table};
 use crate::paths::MARK;
 use crate::text::{Align, Table};
 
-/// Rows of a chart that a table shows, the largest first.
-const SHOWN: usize = 12;
-
 pub(super) fn render(page: &Page) -> String {
     let parts = page.parts.iter().map(part_markdown).filter(|part| !part.is_empty());
     let parts: Vec<String> = parts.collect();
@@ -35,13 +32,8 @@ fn part_markdown(part: &Part) -> String {
 }
 
 fn of_bars(bars: &Bars) -> String {
-    let mut rows: Vec<&(String, f64)> = bars.rows.iter().collect();
-    if rows.len() > SHOWN {
-        rows.sort_by(|a, b| b.1.total_cmp(&a.1));
-        rows.truncate(SHOWN);
-    }
     let mut found = table(&["name"], &[&bars.unit]);
-    rows.into_iter().for_each(|(name, value)| found.push([name.clone(), number(Some(*value))]));
+    bars.rows.iter().for_each(|(name, value)| found.push([name.clone(), number(Some(*value))]));
     format!("{}\n\n{}", escape(&bars.title), table_markdown(&found))
 }
 

@@ -14,7 +14,7 @@ mod searched;
 
 use crate::error::{Error, ErrorKind};
 pub use crate::paths::PageFormat;
-use crate::paths::{FileKind, Paths, check_page_name, is_page, refuse_missing, unknown_format};
+use crate::paths::{FileKind, Paths, check_page_name, refuse_missing, unknown_format};
 use crate::text::{Align, Table, shown};
 use chart::{Bars, Points};
 use serde::Serialize;
@@ -103,10 +103,12 @@ impl Page {
 
     /// The page as text of a format.
     pub fn render(&self, format: PageFormat) -> String {
-        match format {
+        let page = match format {
             PageFormat::Html => html::render(self),
             PageFormat::Markdown => markdown::render(self),
-        }
+        };
+        // Settings are named as the command line spells them, as in what it prints.
+        crate::settings::spelled(&page, |setting| format!("--{setting}"))
     }
 
     /// Writes the page.
@@ -155,25 +157,6 @@ fn read_result(file: &Path) -> Result<NamedResult, Error> {
         Error::new(ErrorKind::Invalid, message).with_hint(Some("save what a command prints with ‹json›".to_owned()))
     })?;
     Ok(NamedResult { name, value })
-}
-
-/// Refuses, before the work, a page that could not be written or would replace somebody's file.
-///
-/// # Errors
-/// Other ends of names; files that are not pages of Kvant.
-pub fn check(path: Option<&PathBuf>) -> Result<(), Error> {
-    check_page_name(path.map(PathBuf::as_path))?;
-    let Some(path) = path else { return Ok(()) };
-    if path.exists() && !is_page(path) {
-        let message = format!("{} cannot be replaced: it is not a report of Kvant", shown(path));
-        return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("name another file".to_owned())));
-    }
-    let folder = kvant_container::directory_of(path);
-    if !folder.is_dir() {
-        let message = format!("{} cannot be written: its directory does not exist", shown(path));
-        return Err(Error::new(ErrorKind::Usage, message).with_hint(Some("make the directory first".to_owned())));
-    }
-    Ok(())
 }
 
 /// An object of a schema; what is missing or of another type counts as nothing.
