@@ -58,6 +58,8 @@ pub struct RecipeFile {
     pub algorithm: Vec<String>,
     /// Patterns of layers that stay in float.
     pub exclude: Vec<String>,
+    /// The quantization of biases: for checkpoints a scheme.
+    pub bias: Option<String>,
     /// The checkpoint format to write.
     pub format: Option<String>,
     /// Further formats that the result is converted to.
@@ -108,8 +110,6 @@ pub struct RecipeFile {
     pub weight_method: Option<String>,
     /// The percentage of values inside the range.
     pub percentile: Option<f64>,
-    /// The quantization of biases: for checkpoints a scheme.
-    pub bias: Option<String>,
     /// The operators of the result.
     pub op_domain: Option<String>,
     /// Q/DQ pairs or integer operators.
