@@ -7,7 +7,9 @@ mod rule;
 
 pub use name::{OutputKind, check_name, full_path, tell_of_name};
 pub use page_file::PageFormat;
-pub(crate) use page_file::{MARK, check_page_name, is_page, unknown_format};
+#[cfg(test)]
+pub(crate) use page_file::is_page;
+pub(crate) use page_file::{MARK, check_page_name, unknown_format};
 pub(crate) use rule::protect;
 pub use rule::{
     FileKind, MODEL, Paths, check_job, data_file, follow, named, refuse_existing, refuse_missing, refuse_other_file,
