@@ -11,8 +11,8 @@ pub fn available() -> Option<u64> {
     Some(of_machine.min(limit.unwrap_or(u64::MAX)))
 }
 
-/// What the program takes beside its work: code that is run, stacks, and what allocators keep. A run that writes nothing of a model of a
-/// thousand tensors takes 9 to 13 MB on Linux.
+/// What the program takes beside its work: stacks, tables, and what allocators keep. One run took 44 MB on Linux where the bands of its
+/// plan were 31.5 MB (docs/benchmarks/speed.md); this is that difference, rounded up.
 pub const PROGRAM: u64 = 16 << 20;
 
 /// What a run takes at most.
