@@ -10,7 +10,7 @@ use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
 use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
 use crate::page;
-use crate::paths::{FileKind, MODEL, Paths, check_page_name, data_file, refuse_directory, refuse_missing};
+use crate::paths::{MODEL, Paths, data_file, page_format, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::sounds;
 use crate::text::shown;
@@ -140,7 +140,7 @@ impl Evaluation {
     /// Refuses a report that could not be written, would replace a file, or is in what is read.
     fn check_page(&self) -> Result<(), Error> {
         let Some(page) = self.page.as_deref() else { return Ok(()) };
-        check_page_name(Some(page))?;
+        page_format(page)?;
         if page.symlink_metadata().is_ok() {
             let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(page)));
             return Err(failure.with_remedies(vec![Remedy::text("name another file for ‹report›, or move it away")]));
@@ -152,7 +152,7 @@ impl Evaluation {
         if let Some(reference) = &self.reference {
             paths.reads_model(reference);
         }
-        paths.writes_file("‹report›", Some(page), FileKind::Page);
+        paths.writes_page("‹report›", Some(page))?;
         paths.check()
     }
 

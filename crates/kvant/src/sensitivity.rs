@@ -46,9 +46,7 @@ fn check_paths(analysis: &Sensitivity) -> Result<(), Error> {
     paths.reads_job(&analysis.job);
     paths.reads("the test data", analysis.test.as_deref());
     paths.writes_file("‹output›", analysis.output.as_deref(), FileKind::Recipe);
-    let page = analysis.job.sinks.page.as_deref();
-    paths::check_page_name(page)?;
-    paths.writes_file("‹report›", page, FileKind::Page);
+    paths.writes_page("‹report›", analysis.job.sinks.page.as_deref())?;
     let test = analysis.test.as_deref().and_then(|path| paths::data_file(SourceKind::Graph, path));
     let test = test.map(|path| ("‹eval›", path));
     paths::refuse_missing(paths::named(&analysis.job).chain(test))?;

@@ -1,6 +1,7 @@
 //! What a plan takes from a file of statistics: the ranges of activations with static scales, and the mean squares that weigh the errors of
 //! searched weights. Refused here is a file that lacks some of them.
 
+use super::convert::some_of;
 use super::declared::Declared;
 use super::error::PlanError;
 use super::{LayerId, Plan, PlannedLayer};
@@ -54,7 +55,7 @@ impl Declared<'_> {
             format!(
                 "{name} has statistics of {} that are not quantized: {}",
                 number(unused.len(), "layer"),
-                listed(&unused)
+                some_of(&unused, MOST_NAMES)
             )
         }));
         Ok(TakenStatistics { weighed, notices: notices.collect() })
@@ -69,6 +70,8 @@ impl Declared<'_> {
     /// Refuses statistics without the ranges of static activations. A point without a range takes that of its group.
     fn check_ranges(&self, statistics: &InputStatistics) -> Result<(), PlanError> {
         let mut missing = Vec::new();
+        let with_range = self.sites.iter().filter(|other| statistics.ranges(&other.site).is_some());
+        let groups: BTreeSet<usize> = with_range.filter_map(|other| other.scale_group).collect();
         for planned in &self.sites {
             if !matches!(planned.site, ActivationPoint::Input(_) | ActivationPoint::Output(_)) {
                 let (place, scheme) = (planned.site.to_string(), planned.scheme.to_string());
@@ -76,18 +79,11 @@ impl Declared<'_> {
             }
             match statistics.ranges(&planned.site) {
                 Some(ranges) => self.check_range(statistics, planned, ranges)?,
-                None if self.has_group(statistics, planned) => {}
+                None if planned.scale_group.is_some_and(|group| groups.contains(&group)) => {}
                 None => missing.push(range_name(&planned.site)),
             }
         }
         refuse_missing(statistics, missing)
-    }
-
-    /// Returns whether another point of a group has a range.
-    fn has_group(&self, statistics: &InputStatistics, planned: &PlannedActivationPoint) -> bool {
-        let Some(group) = planned.scale_group else { return false };
-        let mut members = self.sites.iter().filter(|other| other.scale_group == Some(group));
-        members.any(|other| statistics.ranges(&other.site).is_some())
     }
 
     fn check_range(
@@ -145,7 +141,7 @@ impl Declared<'_> {
         layers.filter(move |(_, layer)| is_searched(layer))
     }
 
-    /// The layers that mean squares weigh. None where the file has none of any.
+    /// The layers whose errors mean squares weigh; empty if the file has no mean squares.
     fn weighed(&self, statistics: &InputStatistics) -> Result<BTreeMap<LayerId, usize>, PlanError> {
         let rounds_to_nearest = self.source.recipe.algorithms().rounding.is_nearest();
         let has_any = statistics.layers().any(|name| squares(statistics, name).is_some());
@@ -222,16 +218,11 @@ fn refuse_missing(statistics: &InputStatistics, missing: Vec<String>) -> Result<
         return Ok(());
     }
     let layers = missing.iter().filter_map(|name| name.rsplit_once('.')).map(|(layer, _)| layer.to_owned()).collect();
-    Err(PlanError::StatisticsMissing { file: statistics.path().to_owned(), tensors: listed(&missing), layers })
-}
-
-/// The first of the names, and how many more there are.
-fn listed(names: &[String]) -> String {
-    let shown = names.iter().take(MOST_NAMES).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(MOST_NAMES) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
+    Err(PlanError::StatisticsMissing {
+        file: statistics.path().to_owned(),
+        tensors: some_of(&missing, MOST_NAMES),
+        layers,
+    })
 }
 
 impl Plan {

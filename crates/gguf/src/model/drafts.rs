@@ -213,7 +213,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Biases of the convolutions of Mamba mixers: graphs add them, and end the program where a file has none.
+    /// Adds zeros for missing biases of Mamba's convolutions: llama.cpp's graphs add them unconditionally, and crash without them.
     fn add_missing_biases(&mut self) {
         let mixer = self.family.recurrent.map(|recurrent| recurrent.mixer);
         if !matches!(mixer, Some(RecurrentMixer::Mamba1 { .. } | RecurrentMixer::Mamba2 { .. })) {

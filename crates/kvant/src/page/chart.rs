@@ -62,33 +62,22 @@ fn label(text: impl Into<String>, x: f64, y: f64, anchor: &str) -> Text {
     Text::new(text).set("x", round(x)).set("y", round(y)).set("text-anchor", anchor)
 }
 
-fn named(title: &str) -> Title {
-    Title::new(title)
-}
-
 /// Two decimals are enough for a picture, and keep pages small.
 fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-fn document(height: f64, title: &str) -> Document {
-    Document::new()
-        .set("viewBox", (0, 0, WIDTH, round(height)))
-        .set("role", "img")
-        .set("aria-label", title)
-        .add(named(title))
+/// An empty picture that screen readers name.
+fn document(title: &str) -> Document {
+    Document::new().set("role", "img").set("aria-label", title).add(Title::new(title))
 }
 
 impl Bars {
     /// The chart: each name above its bar. Lengths are shares of the page's width, so that text keeps its size on narrow pages.
     pub fn svg(&self) -> String {
         let most = self.rows.iter().map(|(_, value)| *value).fold(0.0, f64::max);
-        let drawing = Document::new()
-            .set("width", "100%")
-            .set("height", ROW * self.rows.len() as f64)
-            .set("role", "img")
-            .set("aria-label", self.title.as_str())
-            .add(named(&self.title));
+        let height = ROW * self.rows.len() as f64;
+        let drawing = document(&self.title).set("width", "100%").set("height", height);
         let rows = self.rows.iter().enumerate();
         let drawing = rows.fold(drawing, |drawing, (index, (name, value))| {
             let top = ROW * index as f64;
@@ -101,7 +90,7 @@ impl Bars {
                 .set("width", format!("{width}%"))
                 .set("height", 10)
                 .set("rx", 2)
-                .add(named(&format!("{name}: {shown}")));
+                .add(Title::new(format!("{name}: {shown}")));
             let behind = Text::new(shown.trim_end()).set("x", format!("{width}%")).set("dx", 6).set("y", top + 28.0);
             drawing.add(Text::new(name.as_str()).set("x", 0).set("y", top + 12.0)).add(bar).add(behind)
         });
@@ -167,7 +156,7 @@ impl Points {
         let legend = 20.0 * self.series.len() as f64;
         let (bottom, left) = (350.0, 80.0);
         let height = bottom + 44.0 + legend;
-        let mut drawing = document(height, &self.title);
+        let mut drawing = document(&self.title).set("viewBox", (0, 0, WIDTH, round(height)));
         if all.is_empty() {
             return drawing.to_string();
         }
@@ -211,7 +200,7 @@ impl Points {
                     .set("cx", round(across.place(point.x)))
                     .set("cy", round(up.place(point.y)))
                     .set("r", if series.is_line { 3.5 } else { 5.5 });
-                drawing = drawing.add(dot.add(named(&name)));
+                drawing = drawing.add(dot.add(Title::new(name)));
             }
         }
         for (index, series) in self.series.iter().enumerate() {

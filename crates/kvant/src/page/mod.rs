@@ -14,7 +14,7 @@ mod searched;
 
 use crate::error::{Error, ErrorKind};
 pub use crate::paths::PageFormat;
-use crate::paths::{FileKind, Paths, check_page_name, refuse_missing, unknown_format};
+use crate::paths::{Paths, page_format, refuse_missing};
 use crate::text::{Align, Table, shown};
 use chart::{Bars, Points};
 use serde::Serialize;
@@ -73,8 +73,7 @@ impl Page {
         let PageRequest { results, output, overwrite } = request;
         let mut paths = Paths::new(*overwrite, true);
         results.iter().for_each(|file| paths.reads("the result", Some(file)));
-        check_page_name(Some(output))?;
-        paths.writes_file("‹output›", Some(output), FileKind::Page);
+        paths.writes_page("‹output›", Some(output))?;
         refuse_missing(results.iter().map(|file| ("the results", file.as_path())))?;
         paths.check()?;
         let results = results.iter().map(|file| read_result(file)).collect::<Result<Vec<_>, Error>>()?;
@@ -116,7 +115,7 @@ impl Page {
     /// # Errors
     /// *Usage* for names that end in none of .html and .md; those of the system.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        let format = PageFormat::of(path).ok_or_else(|| unknown_format(path))?;
+        let format = page_format(path)?;
         let written = kvant_container::write_file(path, self.render(format).as_bytes());
         written.map_err(|cause| Error::io(format!("cannot write {}", shown(path)), &cause))
     }

@@ -35,16 +35,13 @@ pub fn is_page(path: &Path) -> bool {
     read.is_ok() && beginning.contains(MARK)
 }
 
-/// Refuses names that end in none of .html and .md.
+/// The format of a report by its name.
 ///
 /// # Errors
-/// *Usage*, with the name.
-pub(crate) fn check_page_name(path: Option<&Path>) -> Result<(), Error> {
-    path.map_or(Ok(()), |path| PageFormat::of(path).map(drop).ok_or_else(|| unknown_format(path)))
-}
-
-/// The refusal of a file name.
-pub(crate) fn unknown_format(path: &Path) -> Error {
-    let message = format!("{}: reports are pages in HTML or Markdown", shown(path));
-    Error::new(ErrorKind::Usage, message).with_hint(Some("name a file that ends in .html or .md".to_owned()))
+/// *Usage* for names that end in none of .html and .md.
+pub(crate) fn page_format(path: &Path) -> Result<PageFormat, Error> {
+    PageFormat::of(path).ok_or_else(|| {
+        let message = format!("{}: reports are pages in HTML or Markdown", shown(path));
+        Error::new(ErrorKind::Usage, message).with_hint(Some("name a file that ends in .html or .md".to_owned()))
+    })
 }

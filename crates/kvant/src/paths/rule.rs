@@ -3,7 +3,7 @@
 //! engine, which knows the manifest, decides what may be replaced in an existing directory.
 
 use super::name::refuse_slash;
-use super::page_file::{check_page_name, is_page};
+use super::page_file::{is_page, page_format};
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job, SourceKind};
 use crate::text::shown;
@@ -34,8 +34,7 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.reads("the evaluation text", evaluated);
     paths.writes_model(job.sinks.output.as_deref());
     paths.writes_file("‹report›", job.sinks.report.as_deref(), FileKind::Report);
-    paths.writes_file("‹report›", job.sinks.page.as_deref(), FileKind::Page);
-    check_page_name(job.sinks.page.as_deref())?;
+    paths.writes_page("‹report›", job.sinks.page.as_deref())?;
     paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref(), FileKind::Importance);
     let evaluated_file = evaluated.and_then(|path| data_file(job.source.kind(), path));
     refuse_missing(named(job).chain(evaluated_file.map(|path| ("‹eval›", path))))?;
@@ -336,6 +335,15 @@ impl Paths {
     pub fn writes_file(&mut self, option: &'static str, path: Option<&Path>, kind: FileKind) {
         let written = |path: &Path| Written { option, path: path.to_owned(), beside: Vec::new(), kind: Some(kind) };
         self.written.extend(path.map(written));
+    }
+
+    /// A report for people, whose name says its format.
+    ///
+    /// # Errors
+    /// *Usage* for other names.
+    pub fn writes_page(&mut self, option: &'static str, path: Option<&Path>) -> Result<(), Error> {
+        self.writes_file(option, path, FileKind::Page);
+        path.map_or(Ok(()), |path| page_format(path).map(drop))
     }
 
     pub fn check(&self) -> Result<(), Error> {

@@ -99,7 +99,7 @@ fn fate(job: &Job, component: &PipelineComponent, share: f64) -> Fate {
     Fate::Quantized(Box::new(of_component))
 }
 
-/// The statistics of a component: in a file of its own, or in that of all. `None` where there are none.
+/// The statistics of a component, from its own file or the file of the whole pipeline; `None` if neither has any.
 fn statistics_of(given: &GivenStatistics, component: &str) -> Option<GivenStatistics> {
     if given.path.is_dir() {
         let path = given.path.join(format!("{component}.safetensors"));

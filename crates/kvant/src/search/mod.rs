@@ -113,8 +113,7 @@ impl Search {
         paths.reads("the evaluation text", self.eval.as_deref());
         paths.writes_file("‹output›", self.output.as_deref(), FileKind::Recipe);
         paths.writes_file("‹sensitivities›", kept.as_deref(), FileKind::Sensitivities);
-        paths::check_page_name(job.sinks.page.as_deref())?;
-        paths.writes_file("‹report›", job.sinks.page.as_deref(), FileKind::Page);
+        paths.writes_page("‹report›", job.sinks.page.as_deref())?;
         paths.writes_model(self.then.as_ref().and_then(|then| then.sinks.output.as_deref()));
         let eval = self.eval.iter().map(|path| ("‹eval›", path.as_path()));
         paths::refuse_missing(paths::named(job).chain(eval))?;

@@ -102,8 +102,8 @@ impl Planner<'_> {
         })
     }
 
-    /// The only element of a tensor of the source, which the metadata state. Of a checkpoint that does not exist yet, it is that of the
-    /// checkpoint it is made of, where the tensor is the same.
+    /// The only element of a tensor of the source, which the metadata state. If the checkpoint is not written yet, the
+    /// tensor is read from its source, which has the same values.
     fn number(
         &self,
         position: usize,

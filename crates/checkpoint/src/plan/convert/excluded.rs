@@ -1,7 +1,7 @@
 //! Layers of a quantized source that the recipe excludes while others are requantized: they keep their codes, in the form that
 //! the output holds, or the plan is refused.
 
-use super::{CommonSchemes, Fitted, StoredDefaults, Task, some_of};
+use super::{CommonSchemes, Fitted, SHOWN, StoredDefaults, Task, some_of};
 use crate::plan::activation_points::is_static;
 use crate::plan::decisions::{Decisions, EXCLUDED};
 use crate::plan::draft::{Drafts, LostCodes};
@@ -123,7 +123,7 @@ impl Recognised<'_> {
         let names: Vec<&str> = layers.kept_codes.iter().map(String::as_str).collect();
         let keep = if names.len() == 1 { "keeps the codes that it has" } else { "keep the codes that they have" };
         self.check_fused(&layers.drafts, true)?;
-        Ok(Some(format!("{} {keep} in the source: excluded", some_of(&names))))
+        Ok(Some(format!("{} {keep} in the source: excluded", some_of(&names, SHOWN))))
     }
 }
 

@@ -408,7 +408,7 @@ impl Recognised<'_> {
         }
         let line = |(scheme, names): (String, Vec<&str>)| match names.as_slice() {
             [one] => format!("`{one}` is requantized to `{scheme}`"),
-            all => format!("{} layers are requantized to `{scheme}`: {}", all.len(), some_of(all)),
+            all => format!("{} layers are requantized to `{scheme}`: {}", all.len(), some_of(all, SHOWN)),
         };
         let has_activations = |layer: &LayerDraft| {
             task.import
@@ -447,11 +447,13 @@ fn way_out(requantize: bool) -> &'static str {
     if requantize { FLOATS } else { ACCEPT }
 }
 
-/// The first names of many.
-fn some_of(names: &[&str]) -> String {
-    const SHOWN: usize = 3;
-    let first = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(SHOWN) {
+/// The most names in a message.
+const SHOWN: usize = 3;
+
+/// The first `most` of some names, and how many more there are.
+pub(super) fn some_of<N: AsRef<str>>(names: &[N], most: usize) -> String {
+    let first = names.iter().take(most).map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(most) {
         0 => first,
         more => format!("{first} and {more} more"),
     }
