@@ -36,12 +36,16 @@ def capture_statistics(
         hessians: Whether the products of input channels are captured too, for the algorithm `gptq`: a matrix of
             [channels, channels] for each linear layer.
 
+    Inputs are measured in float32, within `torch.autocast` too.
+
     Raises:
-        UsageError: No layer was reached.
+        UsageError: `path` exists already, or its folder does not; no layer was reached.
         InvalidError: The inputs of a layer are NaN or infinite.
     """
     from safetensors.torch import save_file
 
+    target = Path(os.fspath(path))
+    _check_target(target)
     components = {"": model} if isinstance(model, nn.Module) else {f"{name}.": part for name, part in model.items()}
     seen: dict[str, _Inputs] = {}
     with contextlib.ExitStack() as hooks, torch.no_grad():
@@ -53,9 +57,25 @@ def capture_statistics(
     tensors = {
         f"{name}.{key}": value for name, inputs in seen.items() for key, value in inputs.statistics(name).items()
     }
-    unfinished = Path(f"{os.fspath(path)}.unfinished")
+    # The model may have written the file while it ran.
+    _check_target(target)
+    unfinished = Path(f"{target}.unfinished")
     save_file(tensors, unfinished)
-    unfinished.replace(os.fspath(path))
+    unfinished.replace(target)
+
+
+def _check_target(target: Path) -> None:
+    """Refuses to write where a file is, or where none can be.
+
+    Raises:
+        UsageError: The file exists, or its folder does not, or is not writable.
+    """
+    if os.path.lexists(target):
+        raise usage_error(f"{target} exists already", "give another path, or remove the file")
+    if not target.parent.is_dir():
+        raise usage_error(f"{target} cannot be written: {target.parent} is not a folder", "make the folder first")
+    if not os.access(target.parent, os.W_OK):
+        raise usage_error(f"{target} cannot be written: {target.parent} is not writable", "give another path")
 
 
 class _Inputs:
@@ -71,11 +91,13 @@ class _Inputs:
     def update(self, rows: Tensor) -> None:
         """Takes rows in, [rows, channels]."""
         rows = rows.float()
-        low, high = torch.aminmax(rows, dim=0)
-        self.low, self.high = torch.minimum(self.low, low.cpu()), torch.maximum(self.high, high.cpu())
-        self.squares += rows.square().sum(0).cpu().double()
-        if self.products is not None:
-            self.products += (rows.t() @ rows).cpu().double()
+        # Autocast would multiply in half precision what the layer has read.
+        with torch.autocast(rows.device.type, enabled=False):
+            low, high = torch.aminmax(rows, dim=0)
+            self.low, self.high = torch.minimum(self.low, low.cpu()), torch.maximum(self.high, high.cpu())
+            self.squares += rows.square().sum(0).cpu().double()
+            if self.products is not None:
+                self.products += (rows.t() @ rows).cpu().double()
         self.rows += rows.shape[0]
 
     def statistics(self, name: str) -> dict[str, Tensor]:

@@ -77,6 +77,37 @@ def test_inputs_without_numbers_are_refused(net, tmp_path):
     assert not list(tmp_path.glob("s.*"))
 
 
+def test_files_are_not_replaced_and_folders_must_exist(net, tmp_path):
+    model, _ = net
+    taken = tmp_path / "taken.safetensors"
+    taken.write_text("precious")
+    runs = []
+    for path, message in [
+        (taken, "exists already"),
+        (tmp_path / "none" / "s.safetensors", "is not a folder"),
+        (taken / "s.safetensors", "is not a folder"),
+    ]:
+        with pytest.raises(kvant.UsageError, match=message):
+            kt.capture_statistics(model, lambda: runs.append(model(images())), path)
+    assert not runs and taken.read_text() == "precious"
+    late = tmp_path / "late.safetensors"
+    with pytest.raises(kvant.UsageError, match="exists already"):
+        kt.capture_statistics(model, lambda: (model(images()), late.write_text("precious")), late)
+    assert late.read_text() == "precious" and sorted(tmp_path.glob("*.unfinished")) == []
+
+
+def test_autocast_changes_no_statistic_of_what_layers_read(tmp_path):
+    plain, cast = tmp_path / "plain.safetensors", tmp_path / "cast.safetensors"
+    rows = torch.randn(64, 32, generator=torch.Generator().manual_seed(3))
+    layers = nn.Sequential(nn.Linear(32, 8))
+    kt.capture_statistics(layers, lambda: layers(rows), plain, hessians=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        kt.capture_statistics(layers, lambda: layers(rows), cast, hessians=True)
+    expected, found = load_file(plain), load_file(cast)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
 @pytest.mark.parametrize("scheme", STATIC)
 @pytest.mark.parametrize("format", ["quark", "fake"])
 def test_static_scales_follow_from_the_ranges(net, tmp_path, scheme, format):
@@ -159,6 +190,9 @@ def test_gptq_takes_hessians_layer_by_layer(net, tmp_path):
         quantized.load_state_dict(load_file(out / "model.safetensors"))
         errors[name] = distance(quantized(images(3)), model(images(3)))
     assert errors["gptq"] < 0.8 * errors["rtn"], errors
-    kt.capture_statistics(model, lambda: model(images()), path)
+    without = tmp_path / "without.safetensors"
+    kt.capture_statistics(model, lambda: model(images()), without)
     with pytest.raises(kvant.InvalidError, match=r"lacks `down.hessian`, `up.hessian`"):
-        kvant.quantize(folder, "int3:g32", algorithm="gptq", statistics=path, format="fake", output=tmp_path / "none")
+        kvant.quantize(
+            folder, "int3:g32", algorithm="gptq", statistics=without, format="fake", output=tmp_path / "none"
+        )
