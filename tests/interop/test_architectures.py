@@ -52,7 +52,7 @@ codes.
 
 `tests/interop/count_architectures.py` quantizes small models of 104 architectures to INT4 (groups of 32) and to FP8_DYNAMIC in compressed-tensors' layout
 and loads them in transformers 5.23: INT4 loads with the weights meant and no key missing in 81, FP8 in 97. Of the other seven, transformers 5.16 loads
-DINOv2 (5.23 raises an error while it converts names), vLLM's loaders read the experts of Gemma 4, Mistral 4 and Qwen3-VL in one tensor, ResNet is written
+DINOv2 (5.23 raises an error while it converts names, without a gated feed-forward network), vLLM's loaders read the experts of Gemma 4, Mistral 4 and Qwen3-VL in one tensor, ResNet is written
 in Quark's layout and as floats on the grid, and Zamba2 and MiniMax M3's language model alone are refused with the reason.
 
 """

@@ -2,7 +2,7 @@
 
 use super::facts::{LayerFacts, ModelFacts};
 use super::parallel::Sharding;
-use super::rules::{Condition, Layout, Limit, Loader, loaders};
+use super::rules::{Condition, Layout, Limit, Loader, NewerRefusal, loaders};
 use crate::format::tensors::TENSORS_METHOD;
 use kvant_quant::finding::Finding;
 use serde::Serialize;
@@ -47,6 +47,8 @@ pub struct LoaderSupport {
     pub needs: Option<&'static str>,
     /// The reasons against.
     pub reasons: Vec<Reason>,
+    /// What newer versions than that of the rules refuse, with the version.
+    pub newer: Vec<Reason>,
     /// Supported but slow parts.
     pub slow: Vec<Reason>,
     /// The requested device counts over which it can split the model.
@@ -159,6 +161,7 @@ fn verdict(loader: &'static Loader, case: &LoaderQuery<'_>) -> LoaderSupport {
         version: &loader.version,
         loads,
         needs: layout.and_then(|layout| layout.needs.as_deref()),
+        newer: layout.map(|layout| newer(layout, case)).unwrap_or_default(),
         reasons: reasons.list,
         slow: slow(limits, case),
         tensor_parallel: case.ways.iter().copied().filter(fits).collect(),
@@ -218,6 +221,26 @@ fn is_shardable(limits: &[Limit], case: &LoaderQuery<'_>, ways: usize) -> bool {
     let mut reasons = Reasons::default();
     hard_limits(limits, case, ways, &mut reasons);
     reasons.list.is_empty() && case.sharding.problems(ways).next().is_none()
+}
+
+/// What newer versions refuse of the quantized layers.
+fn newer(layout: &Layout, case: &LoaderQuery<'_>) -> Vec<Reason> {
+    let mut reasons = Reasons::default();
+    for (name, layer) in &case.layers {
+        if let Some(refusal) = newer_refusal(layout, layer, &case.model) {
+            reasons.add(name, refusal.reason.clone());
+        }
+    }
+    reasons.list
+}
+
+/// The rule by which a newer version refuses a layer.
+pub(super) fn newer_refusal<'l>(
+    layout: &'l Layout,
+    layer: &LayerFacts,
+    model: &ModelFacts,
+) -> Option<&'l NewerRefusal> {
+    layout.newer.iter().find(|refusal| refusal.when.holds(layer, model))
 }
 
 fn slow(limits: &[Limit], case: &LoaderQuery<'_>) -> Vec<Reason> {

@@ -90,7 +90,8 @@ impl Loader {
         // The rules are about checkpoints, and not about GGUF files.
         let of_models = self.refuse.iter().filter(|_| layout.method != "gguf").map(|refusal| refusal.reason.as_str());
         let limits = layout.limit.iter().filter(|limit| limit.hard).map(|limit| limit.reason.as_str());
-        let of_layout = layout.refuse.iter().map(|refusal| refusal.reason.as_str()).chain(limits);
+        let newer = layout.newer.iter().map(|refusal| refusal.reason.as_str());
+        let of_layout = layout.refuse.iter().map(|refusal| refusal.reason.as_str()).chain(newer).chain(limits);
         let mut known = HashSet::new();
         of_models.chain(of_layout).filter(|reason| known.insert(*reason)).collect()
     }
@@ -117,6 +118,9 @@ pub struct Layout {
     /// A layer or a model must be none of these.
     #[serde(default)]
     pub(super) refuse: Vec<Refusal>,
+    /// What newer versions refuse.
+    #[serde(default)]
+    pub(super) newer: Vec<NewerRefusal>,
     /// Why convolutions and embeddings whose weights are codes are refused.
     #[serde(default)]
     pub(super) shaped: Option<String>,
@@ -139,6 +143,17 @@ pub struct Layout {
 #[serde(deny_unknown_fields)]
 pub(super) struct Refusal {
     pub when: Condition,
+    pub reason: String,
+}
+
+/// A condition under which a newer version than that of the rules refuses a layer or a model.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewerRefusal {
+    pub when: Condition,
+    /// The name of the loader in plans of such models, with the version that loads them.
+    pub name: String,
+    /// The reason, with the version that refuses.
     pub reason: String,
 }
 
@@ -241,6 +256,7 @@ pub(super) struct Condition {
     several_kinds: Option<bool>,
     lacks: Vec<String>,
     sets: Vec<String>,
+    unset: Vec<String>,
     numbers: Vec<String>,
     probabilities: Option<bool>,
     architecture: Vec<String>,
@@ -354,6 +370,7 @@ impl Condition {
             && is(self.several_kinds, model.several_kinds)
             && (self.lacks.is_empty() || self.lacks.iter().any(|key| !model.stated.contains_key(key)))
             && self.sets.iter().all(|key| model.stated.get(key) == Some(&Value::Bool(true)))
+            && self.unset.iter().all(|key| model.stated.get(key) != Some(&Value::Bool(true)))
             && self.numbers.iter().all(|key| model.stated.get(key).is_some_and(Value::is_number))
             && is(self.probabilities, model.probabilities)
     }
@@ -420,7 +437,10 @@ mod tests {
     fn families_in_rules_are_described() {
         let rules = parse(TEXT).unwrap();
         let layouts = rules.loader.iter().flat_map(|loader| &loader.layout);
-        let of_layouts = layouts.flat_map(|layout| layout.refuse.iter().flat_map(|refusal| &refusal.when.family));
+        let of_layouts = layouts.flat_map(|layout| {
+            let newer = layout.newer.iter().map(|refusal| &refusal.when);
+            layout.refuse.iter().map(|refusal| &refusal.when).chain(newer).flat_map(|when| &when.family)
+        });
         let of_models = rules.loader.iter().flat_map(|loader| &loader.refuse).flat_map(|refusal| &refusal.when.family);
         let untried = rules.loader.iter().flat_map(|loader| &loader.untried);
         let names: Vec<&String> = of_layouts.chain(of_models).chain(untried).collect();

@@ -1,6 +1,7 @@
 //! What loads a format of which scheme, as plans tell it. The rules are those by which finished checkpoints are judged:
 //! see [`crate::verify`].
 
+use super::judge::newer_refusal;
 use super::{
     ExpertSchemes, FLOAT_METHOD, LayerFacts, Loader, ModelFacts, ShardShape, file_refusal, loaders as known_loaders,
     refusal, size_refusal,
@@ -242,6 +243,8 @@ fn opinions(
             .or_else(of_shaped)
             .or_else(of_biases)
             .or_else(|| layers.iter().find_map(|layer| of_layer(layout, layer)));
+        let newer = layers.iter().find_map(|(layer, _)| newer_refusal(layout, layer, &facts));
+        let name = newer.map_or(name, |newer| newer.name.as_str());
         Some(Opinion { loader: name, is_known: loader.knows(&facts), refusal })
     };
     // Those of components have no opinion on the floats of a model.
@@ -322,6 +325,23 @@ mod tests {
         let transformers = "transformers with compressed-tensors";
         assert!(cached("llama").contains(&transformers));
         assert!(!cached("opt").contains(&transformers) && !cached("gpt_neox").contains(&transformers));
+    }
+
+    #[test]
+    fn models_that_newer_versions_refuse_name_the_version_that_loads_them() {
+        let gated = |value: Option<bool>| {
+            let stated = value.map(|value| ("use_swiglu_ffn".to_owned(), Value::Bool(value)));
+            let model = ModelTraits { family: Some("dinov2"), stated: stated.into_iter().collect(), ..DENSE };
+            found(OutputFormat::COMPRESSED_TENSORS, "e4m3:channel+e4m3:channel!dynamic", model)
+        };
+        assert_eq!(gated(None), ["transformers 5.16 with compressed-tensors"]);
+        assert_eq!(gated(Some(false)), ["transformers 5.16 with compressed-tensors"]);
+        assert_eq!(gated(Some(true)), ["transformers with compressed-tensors"]);
+        let vit = ModelTraits { family: Some("vit"), ..DENSE };
+        assert_eq!(
+            found(OutputFormat::COMPRESSED_TENSORS, "e4m3:channel+e4m3:channel!dynamic", vit),
+            ["transformers with compressed-tensors"]
+        );
     }
 
     #[test]

@@ -138,7 +138,7 @@ fn verdicts(runs: bool) -> Vec<Value> {
         let loads = if reads_graphs(loader) && runs { "yes" } else { "no" };
         json!({
             "id": loader.id, "loader": loader.name, "version": loader.version, "loads": loads,
-            "needs": null, "reasons": [], "slow": [], "tensor_parallel": [],
+            "needs": null, "reasons": [], "newer": [], "slow": [], "tensor_parallel": [],
         })
     };
     loaders().iter().map(verdict).collect()

@@ -74,11 +74,12 @@ fn table_of_loaders(report: &Report, asked: Option<&str>) -> Table {
 fn why(verdict: &LoaderSupport) -> String {
     let more = verdict.reasons.len().saturating_sub(1);
     let first = verdict.reasons.first().map(in_words);
+    let newer = verdict.newer.first().map(|reason| format!("; {}", reason.reason)).unwrap_or_default();
     match (first, verdict.needs) {
         (Some(first), _) if more == 1 => format!("{first} (and another reason)"),
         (Some(first), _) if more > 1 => format!("{first} (and {more} more reasons)"),
         (Some(first), _) => first,
-        (None, Some(needs)) => format!("with {needs}"),
+        (None, Some(needs)) => format!("with {needs}{newer}"),
         (None, None) => verdict.slow.first().map(|reason| format!("slow: {}", in_words(reason))).unwrap_or_default(),
     }
 }
