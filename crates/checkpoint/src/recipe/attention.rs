@@ -37,7 +37,7 @@ pub(super) fn resolve(line: &Settings, file: &Settings) -> Result<AttentionSchem
 }
 
 /// In words, what is quantized of attention; nothing where nothing is.
-pub(super) fn words(scheme: &AttentionScheme) -> Vec<String> {
+pub fn attention_words(scheme: &AttentionScheme) -> Vec<String> {
     let side = if scheme.rotary == Rotary::After { "after" } else { "before" };
     let cache = scheme.key_value.map(|cache| {
         let least =

@@ -75,7 +75,9 @@ fn of_value(name: &str, value: Value, own_keys: OwnKeys) -> Result<RecipeFile, R
     } else if compressed_tensors::recognizes(config) {
         compressed_tensors::read_recipe(config).map_err(within)?
     } else if QuarkConfig::recognizes(&value) {
-        of_quark(QuarkConfig::read(&value).map_err(within)?)
+        let config = QuarkConfig::read(&value).map_err(within)?;
+        config.refuse_layer_biases().map_err(within)?;
+        of_quark(config)
     } else {
         return Ok(own_keys(name, value)?);
     };

@@ -13,6 +13,7 @@ mod settings;
 mod tests;
 mod yaml;
 
+pub use attention::attention_words;
 pub use biases::BiasSchemes;
 pub use choice::{NamedScheme, SchemeChoice};
 pub use file::{read_file, read_text};
@@ -282,7 +283,7 @@ impl Recipe {
 
     /// In words, what is quantized of attention: `KV cache e4m3:tensor!static before the rotary embedding`.
     pub fn attention_words(&self) -> Vec<String> {
-        attention::words(&self.attention)
+        attention_words(&self.attention)
     }
 
     /// The action on a linear layer, by its full module name.

@@ -1,11 +1,13 @@
 //! The existing quantization of a checkpoint: as stated in config.json, and as shown by tensor names and types. Only
 //! for display; the plan decides whether such a source can be quantized again.
 
-use kvant_checkpoint::recipe::{Recipe, Settings};
+use kvant_checkpoint::recipe::attention_words;
 use kvant_container::{Checkpoint, Dtype};
 use kvant_formats::format::described_in_files;
+use kvant_formats::format::quark::QuarkConfig;
 use kvant_formats::format::stored::{method_of, quantization_config};
 use kvant_quant::counts::number;
+use kvant_quant::scheme::{LayerScheme, TensorScheme};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -89,14 +91,32 @@ fn details(method: &str, config: &Value) -> Vec<String> {
 
 /// The schemes of Quark's configuration, as a recipe spells them.
 fn quark_details(config: &Value) -> Vec<String> {
-    let Ok(settings) = Settings::from_json("config.json", &config.to_string()) else {
+    let Ok(quark) = QuarkConfig::read(config) else {
         return vec!["its schemes are not known to Kvant".to_owned()];
     };
-    let scheme = settings.scheme.as_ref().map(|scheme| format!("scheme {scheme}"));
-    let others = settings.overrides.iter().map(|rule| format!("{} {}", rule.layers, rule.scheme));
-    let recipe = Recipe::resolve(&Settings::default(), &settings);
-    let attention = recipe.map(|recipe| recipe.attention_words()).unwrap_or_default();
-    scheme.iter().cloned().chain(others).chain(attention).collect()
+    let text = |scheme: Option<LayerScheme>| scheme.map_or("keep".to_owned(), |scheme| scheme.to_string());
+    let kinds = quark.layer_types.iter().map(|(kind, scheme)| format!("{kind} {}", text(*scheme)));
+    // Layers with quantized biases have entries of their own, which mostly repeat the scheme of all.
+    let repeats = |(layer, scheme): &&(String, Option<LayerScheme>)| {
+        *scheme == quark.default && quark.layer_biases.iter().any(|(other, _)| other == layer)
+    };
+    let layers = quark.layers.iter().rev().filter(|layer| !repeats(layer));
+    let layers = layers.map(|(layer, scheme)| format!("{layer} {}", text(*scheme)));
+    let scheme = format!("scheme {}", text(quark.default));
+    let words = std::iter::once(scheme).chain(kinds).chain(layers).chain(bias_details(&quark));
+    words.chain(attention_words(&quark.attention)).collect()
+}
+
+/// The schemes of biases: of all layers, of kinds of layers, and of how many layers by name.
+fn bias_details(quark: &QuarkConfig) -> Vec<String> {
+    let text = |scheme: Option<TensorScheme>| scheme.map_or("float".to_owned(), |scheme| scheme.to_string());
+    let all = quark.bias.map(|scheme| format!("biases {scheme}"));
+    let kinds = quark.layer_type_biases.iter().filter(|(_, scheme)| scheme.is_some() || quark.bias.is_some());
+    let kinds = kinds.map(|(kind, scheme)| format!("biases of {kind} {}", text(*scheme)));
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    quark.layer_biases.iter().for_each(|(_, scheme)| *counts.entry(text(*scheme)).or_default() += 1);
+    let layers = counts.into_iter().map(|(scheme, count)| format!("biases of {} {scheme}", number(count, "layer")));
+    all.into_iter().chain(kinds).chain(layers).collect()
 }
 
 /// The groups of compressed-tensors: format, bits, strategy.
@@ -158,6 +178,23 @@ mod tests {
         let config = json!({"format": "pack-quantized", "config_groups": {"group_0": group}});
         let words = "group_0: weights int4 group g128, input_activations float8 token dynamic";
         assert_eq!(details("compressed-tensors", &config), ["format pack-quantized", words]);
+    }
+
+    #[test]
+    fn biases_of_quark_configs_are_described() {
+        let tensor = |qscheme: &str, axis: Value| {
+            json!({"dtype": "int8", "qscheme": qscheme, "ch_axis": axis, "symmetric": true, "is_dynamic": false,
+                   "observer_cls": "PerTensorMinMaxObserver", "round_method": "half_even", "scale_type": "float"})
+        };
+        let weight = tensor("per_channel", json!(0));
+        let layer =
+            |bias: Value| json!({"weight": weight, "bias": bias, "input_tensors": null, "output_tensors": null});
+        let bias = || tensor("per_tensor", Value::Null);
+        let config = json!({"quant_method": "quark", "global_quant_config": layer(Value::Null),
+            "layer_quant_config": {"a.fc": layer(bias()), "b.fc": layer(bias())}});
+        assert_eq!(details("quark", &config), ["scheme int8:channel", "biases of 2 layers int8:tensor"]);
+        let all = json!({"quant_method": "quark", "global_quant_config": layer(bias())});
+        assert_eq!(details("quark", &all), ["scheme int8:channel", "biases int8:tensor"]);
     }
 
     #[test]

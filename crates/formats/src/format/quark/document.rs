@@ -25,6 +25,8 @@ pub struct QuarkConfig {
     pub layer_types: BTreeMap<LayerKind, Option<LayerScheme>>,
     /// The scheme of biases of linear layers; `None` for floats.
     pub bias: Option<TensorScheme>,
+    /// Patterns on full module names of quantized layers whose biases have another scheme than those of all, `None` for floats.
+    pub layer_biases: Vec<(String, Option<TensorScheme>)>,
     /// The schemes of biases of the other kinds of layers.
     pub layer_type_biases: BTreeMap<LayerKind, Option<TensorScheme>>,
     /// Patterns on full module names and their schemes, `None` for modules that stay as they are.
@@ -94,11 +96,11 @@ impl QuarkConfig {
         let (default, mut layers) = (read_default(config)?, read_layers(config)?);
         let attention = read_attention(config, default, &mut layers)?;
         let bias = default_config(config)?.map_or(Ok(None), |(place, value)| bias_scheme(&place, value))?;
-        refuse_other_biases(config, bias)?;
         let (algorithms, notes) = read_algorithms(config.get("algo_config").unwrap_or(&Value::Null))?;
         Ok(QuarkConfig {
             default,
             layer_types: read_layer_types(config, layer_scheme)?,
+            layer_biases: read_layer_biases(config, bias)?,
             layer_type_biases: read_layer_types(config, bias_scheme)?,
             bias,
             layers,
@@ -109,6 +111,18 @@ impl QuarkConfig {
             algorithms,
             notes,
         })
+    }
+
+    /// Refuses layers whose biases are quantized otherwise than those of all others, for recipes, which give all layers of a kind one
+    /// scheme of biases.
+    ///
+    /// # Errors
+    /// *Unsupported*, with the first such layer.
+    pub fn refuse_layer_biases(&self) -> Result<(), RecipeError> {
+        let Some((pattern, _)) = self.layer_biases.first() else { return Ok(()) };
+        let reason = "gives biases another scheme than those of all layers";
+        let place = format!("layer_quant_config.{pattern}");
+        Err(RecipeError::unsupported(place, reason, "give all layers one scheme of biases"))
     }
 }
 
@@ -158,19 +172,21 @@ fn default_config(config: &Map<String, Value>) -> Result<Option<(String, &Value)
     Ok(global.map(|value| ("global_quant_config".to_owned(), value)))
 }
 
-/// Refuses layers whose biases are quantized otherwise than those of all others.
-fn refuse_other_biases(config: &Map<String, Value>, bias: Option<TensorScheme>) -> Result<(), RecipeError> {
+/// The layers whose biases are quantized otherwise than those of all others.
+fn read_layer_biases(
+    config: &Map<String, Value>,
+    bias: Option<TensorScheme>,
+) -> Result<Vec<(String, Option<TensorScheme>)>, RecipeError> {
+    let mut others = Vec::new();
     for (pattern, value) in object(config, "layer_quant_config")? {
-        let place = format!("layer_quant_config.{pattern}");
-        let own = bias_scheme(&place, value)?;
-        // Of outputs alone, which attention is described by, and of layers that stay.
+        let own = bias_scheme(&format!("layer_quant_config.{pattern}"), value)?;
+        // Not of outputs alone, which attention is described by, nor of layers that stay.
         let has_weight = value.get("weight").is_some_and(|weight| !weight.is_null());
         if has_weight && own != bias {
-            let reason = "gives biases another scheme than those of all layers";
-            return Err(RecipeError::unsupported(place, reason, "give all layers one scheme of biases"));
+            others.push((pattern.clone(), own));
         }
     }
-    Ok(())
+    Ok(others)
 }
 
 const LAYER_TYPES: &str = "layer_type_quant_config";
