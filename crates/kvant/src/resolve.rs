@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job};
+use crate::paths::not_a_page;
 use crate::settings::first_given;
 use kvant_checkpoint::input_statistics::InputStatistics;
 use kvant_checkpoint::recipe::Settings;
@@ -61,6 +62,9 @@ pub fn statistics(job: &Job) -> Result<Option<Arc<InputStatistics>>, Error> {
 /// # Errors
 /// The first that was given.
 pub fn refuse_graph_settings(job: &Job) -> Result<(), Error> {
+    if let Some(report) = &job.sinks.report {
+        return Err(not_a_page(report));
+    }
     let Some(option) = graph_setting(job) else { return Ok(()) };
     let failure = Error::new(ErrorKind::Usage, format!("{option} applies only to ONNX graphs"));
     Err(failure.with_hint(Some("leave it out, or name an .onnx file".to_owned())))
@@ -91,10 +95,11 @@ pub fn refuse_checkpoint_settings(job: &Job) -> Result<(), Error> {
         [(sinks.max_shard_size.is_some(), "‹max-shard-size›"), (job.recipe.pack_method.is_some(), "‹pack-method›")];
     let Some(option) = first_given(&given) else { return Ok(()) };
     let failure = Error::new(ErrorKind::Usage, format!("{option} applies only to checkpoints, and none is written"));
-    Err(failure.with_remedies(vec![
-        Remedy::text("leave it out"),
-        Remedy::UseFormat("write a checkpoint too, e.g. ‹format› quark".to_owned()),
-    ]))
+    let split = sinks.wants_gguf() && option == "‹max-shard-size›";
+    let split = split.then(|| Remedy::command("convert FILE ‹to› gguf ‹max-shard-size› SIZE", "splits the file"));
+    let ways =
+        [Remedy::text("leave it out"), Remedy::UseFormat("write a checkpoint too, e.g. ‹format› quark".to_owned())];
+    Err(failure.with_remedies(ways.into_iter().chain(split).collect()))
 }
 
 /// The first setting that only ONNX graphs have, of those without a default.
@@ -123,7 +128,6 @@ fn graph_setting(job: &Job) -> Option<&'static str> {
         (!graph.enable_pass.is_empty(), "‹enable-pass›"),
         (!graph.disable_pass.is_empty(), "‹disable-pass›"),
         (job.data.preprocess.is_some(), "‹preprocess›"),
-        (job.sinks.report.is_some(), "‹report› in JSON"),
         (job.limits.quality.min_sqnr.is_some(), "‹min-sqnr›"),
         (job.sinks.external_data != ExternalData::Auto, "‹external-data›"),
         (engine.choice != RuntimeChoice::Auto, "‹runtime›"),

@@ -74,8 +74,11 @@ fn sensitivity_help_has_only_graph_options() {
     }
     let place = Place::empty();
     place.write("a.onnx", "");
-    let run = place.run(&["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--report", "r.json"]);
-    assert!(run.code == Some(2) && run.stderr.contains("--report has no meaning here"), "{run:?}");
+    for report in ["r.json", "mix.toml"] {
+        let run = place.run(&["sensitivity", "a.onnx", "--preset", "A8W8", "--data", "random", "--report", report]);
+        let names_pages = run.stderr.contains("name a file that ends in .html or .md");
+        assert!(run.code == Some(2) && names_pages, "{run:?}");
+    }
 }
 
 #[test]

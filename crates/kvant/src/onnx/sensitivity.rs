@@ -5,7 +5,7 @@ use super::{read, recipe};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{Sensitivity, SourceKind};
-use crate::paths::refuse_existing;
+use crate::paths::{not_a_page, refuse_existing};
 use crate::settings::first_given;
 use crate::text::shown;
 use kvant_container::onnx::{ExternalData, GraphProto, ModelProto, Spill};
@@ -69,8 +69,10 @@ fn measured(
 /// Refuses what only a written graph has, so that no option is silently without effect.
 fn refuse_unread(analysis: &Sensitivity) -> Result<(), Error> {
     let (sinks, quality) = (&analysis.job.sinks, &analysis.job.limits.quality);
+    if let Some(report) = &sinks.report {
+        return Err(not_a_page(report));
+    }
     let given = [
-        (sinks.report.is_some(), "‹report›"),
         (sinks.graph_formats.len() > 1, "more than one ‹graph-format›"),
         (quality.min_sqnr.is_some(), "‹min-sqnr›"),
         (sinks.external_data != ExternalData::Auto, "‹external-data›"),

@@ -9,7 +9,7 @@ pub use name::{OutputKind, check_name, full_path, tell_of_name};
 pub use page_file::PageFormat;
 #[cfg(test)]
 pub(crate) use page_file::is_page;
-pub(crate) use page_file::{MARK, page_format};
+pub(crate) use page_file::{MARK, not_a_page, page_format};
 pub(crate) use rule::protect;
 pub use rule::{
     FileKind, MODEL, Paths, check_job, data_file, follow, named, refuse_existing, refuse_missing, refuse_other_file,

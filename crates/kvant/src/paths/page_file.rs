@@ -30,9 +30,10 @@ pub(crate) const MARK: &str = "kvant report";
 
 /// Returns whether a file is a page that Kvant wrote.
 pub fn is_page(path: &Path) -> bool {
-    let mut beginning = String::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(400).read_to_string(&mut beginning));
-    read.is_ok() && beginning.contains(MARK)
+    // Bytes, since the end of what is read may be in the middle of a character.
+    let mut beginning = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(400).read_to_end(&mut beginning));
+    read.is_ok() && beginning.windows(MARK.len()).any(|bytes| bytes == MARK.as_bytes())
 }
 
 /// The format of a report by its name.
@@ -42,6 +43,18 @@ pub fn is_page(path: &Path) -> bool {
 pub(crate) fn page_format(path: &Path) -> Result<PageFormat, Error> {
     PageFormat::of(path).ok_or_else(|| {
         let message = format!("{}: reports are pages in HTML or Markdown", shown(path));
-        Error::new(ErrorKind::Usage, message).with_hint(Some("name a file that ends in .html or .md".to_owned()))
+        Error::new(ErrorKind::Usage, message).with_hint(Some(PAGES.to_owned()))
     })
+}
+
+const PAGES: &str = "name a file that ends in .html or .md";
+
+/// The error for a report that is no page where no object in JSON is written either: that is of quantized graphs only.
+pub(crate) fn not_a_page(path: &Path) -> Error {
+    let is_json = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
+    match page_format(path) {
+        Err(error) if !is_json => error,
+        _ => Error::new(ErrorKind::Usage, "‹report› in JSON applies only to quantized ONNX graphs")
+            .with_hint(Some(format!("{PAGES}; ‹json› prints the same object"))),
+    }
 }
