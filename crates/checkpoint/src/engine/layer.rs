@@ -133,8 +133,13 @@ impl LayerTask<'_> {
             samples: None,
             cancelled: self.engine.cancelled,
         };
-        let rounded = rounding.round(&mut problem);
-        let rounded = rounded.map_err(|e| self.engine.layer_error(self.layer, self.matrix, rounding.name(), e))?;
+        let rounded = rounding.round(&mut problem).map_err(|error| match &error {
+            LayerError::Rounding(RoundingError::Hessian(problem)) => {
+                let refused = self.engine.plan.refused_hessian(self.layer, problem).map(EngineError::Statistics);
+                refused.unwrap_or_else(|| self.engine.layer_error(self.layer, self.matrix, rounding.name(), error))
+            }
+            _ => self.engine.layer_error(self.layer, self.matrix, rounding.name(), error),
+        })?;
         Ok(rounded.tensor)
     }
 

@@ -13,13 +13,16 @@
 //! values are checked when it is opened, those of Hessians when they are read. Not which layers need what: that is the plan's.
 
 mod error;
+mod names;
 mod read;
 
-pub use error::{InputStatisticsError, StatisticsProblem};
+pub use error::{InputStatisticsError, OtherKind, StatisticsProblem};
 
-use kvant_container::TensorFile;
+use kvant_container::{MappedFile, TensorFile};
 use kvant_numeric::kernel::Range;
 use kvant_weights::activation_point::ActivationPoint;
+pub(crate) use names::Renaming;
+pub(crate) use read::{HESSIAN, INPUT, MEAN_SQUARE, OUTPUT};
 use read::{checked_hessian, grouped};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -74,7 +77,10 @@ impl InputStatistics {
     /// # Errors
     /// System errors; *invalid* for damaged files and values that no inputs have.
     pub fn open(path: &Path, component: Option<&str>) -> Result<InputStatistics, InputStatisticsError> {
-        let file = TensorFile::open(path)?;
+        let file = TensorFile::open(path).map_err(|error| match other_kind(path) {
+            Some(found) => InputStatisticsError::OtherKind { file: path.to_owned(), found },
+            None => error.into(),
+        })?;
         let layers = grouped(&file, component).map_err(|(tensor, problem)| InputStatisticsError::Tensor {
             file: path.to_owned(),
             tensor,
@@ -132,14 +138,37 @@ impl InputStatistics {
     pub fn hessian(&self, module: &str) -> Result<Option<Vec<f32>>, InputStatisticsError> {
         let Some((channels, index)) = self.layer(module).and_then(|layer| layer.hessian) else { return Ok(None) };
         let Some(tensor) = self.file.get(index) else { return Ok(None) };
-        let of_tensor = |problem| InputStatisticsError::Tensor {
-            file: self.path().to_owned(),
-            tensor: tensor.name().to_owned(),
-            problem,
-        };
-        checked_hessian(tensor, channels).map(Some).map_err(of_tensor)
+        checked_hessian(tensor, channels).map(Some).map_err(|problem| self.refused(module, HESSIAN, problem))
+    }
+
+    /// The error for one of a layer's tensors.
+    pub(crate) fn refused(&self, module: &str, end: &str, problem: StatisticsProblem) -> InputStatisticsError {
+        let component = self.provenance.component.as_ref().map(|name| format!("{name}.")).unwrap_or_default();
+        let tensor = format!("{component}{module}.{end}");
+        InputStatisticsError::Tensor { file: self.path().to_owned(), tensor, problem }
+    }
+
+    /// What the names of layers begin with in the file, and in the model, if they are those of `modules` but for that; `has_layer` says
+    /// which layers the model has.
+    pub(crate) fn renaming(&self, modules: &[String], has_layer: impl Fn(&str) -> bool) -> Option<Renaming> {
+        names::renaming(modules, &self.layers, has_layer)
     }
 }
+
+/// The kind of a file that is no safetensors, where its beginning shows it.
+fn other_kind(path: &Path) -> Option<OtherKind> {
+    let map = MappedFile::open(path).ok()?;
+    let beginning = map.get(..map.len().min(SHOWN_BEGINNING))?;
+    let is_text = |byte: &u8| *byte >= b' ' || byte.is_ascii_whitespace();
+    match beginning.starts_with(b"GGUF") {
+        true => Some(OtherKind::Gguf),
+        // The length of a header has zeros.
+        false => (!beginning.is_empty() && beginning.iter().all(is_text)).then_some(OtherKind::Text),
+    }
+}
+
+/// The bytes by which text is recognized.
+const SHOWN_BEGINNING: usize = 256;
 
 impl LayerStatistics {
     /// The channels of the Hessian, if there is one.

@@ -8,10 +8,10 @@ use kvant_numeric::simd::Isa;
 use std::collections::BTreeMap;
 
 /// The ends of names.
-const INPUT: [&str; 2] = ["input_min", "input_max"];
-const OUTPUT: [&str; 2] = ["output_min", "output_max"];
-const MEAN_SQUARE: &str = "input_mean_square";
-const HESSIAN: &str = "hessian";
+pub(crate) const INPUT: [&str; 2] = ["input_min", "input_max"];
+pub(crate) const OUTPUT: [&str; 2] = ["output_min", "output_max"];
+pub(crate) const MEAN_SQUARE: &str = "input_mean_square";
+pub(crate) const HESSIAN: &str = "hessian";
 
 const A_VECTOR: &str = "a number for each channel, or one for all";
 const A_MATRIX: &str = "a square matrix";
@@ -118,17 +118,29 @@ pub(super) fn checked_hessian(tensor: TensorView<'_>, channels: usize) -> Result
     if let Some(channel) = (0..channels).find(|channel| diagonal(*channel) < 0.0) {
         return Err(refused(channel * channels + channel, "and no square is negative"));
     }
-    for row in 0..channels {
-        for column in 0..row {
-            let (index, mirrored) = (row * channels + column, values[column * channels + row]);
-            // Sums of products in f32 or bf16 need not be the same in both orders.
-            let tolerance = 0.01 * (diagonal(row) * diagonal(column)).sqrt();
-            if (values[index] - mirrored).abs() > tolerance {
-                return Err(refused(index, &format!("and the matrix is not symmetric: its mirror is {mirrored}")));
-            }
+    if (0..channels).all(|channel| diagonal(channel) == 0.0) {
+        return Err(Problem::Zero("mean squares"));
+    }
+    for (row, column) in below_diagonal(channels) {
+        let (index, mirrored) = (row * channels + column, values[column * channels + row]);
+        // Sums of products in f32 or bf16 need not be the same in both orders.
+        let tolerance = 0.01 * (diagonal(row) * diagonal(column)).sqrt();
+        if (values[index] - mirrored).abs() > tolerance {
+            return Err(refused(index, &format!("and the matrix is not symmetric: its mirror is {mirrored}")));
         }
     }
     Ok(values)
+}
+
+/// The elements below the diagonal, tile by tile: mirrored ones are in other rows, which a whole row of them would push out of the cache.
+fn below_diagonal(channels: usize) -> impl Iterator<Item = (usize, usize)> {
+    const TILE: usize = 64;
+    let tile = move |start: usize| start..(start + TILE).min(channels);
+    let tiles = (0..channels).step_by(TILE).flat_map(|top| (0..=top).step_by(TILE).map(move |left| (top, left)));
+    tiles.flat_map(move |(top, left)| {
+        let columns_of = move |row: usize| tile(left).start..tile(left).end.min(row);
+        tile(top).flat_map(move |row| columns_of(row).map(move |column| (row, column)))
+    })
 }
 
 fn floats(tensor: TensorView<'_>) -> Result<Vec<f32>, Problem> {

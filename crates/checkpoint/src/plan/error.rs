@@ -1,5 +1,6 @@
 //! Requests that are refused before the work starts.
 
+use crate::input_statistics::InputStatisticsError;
 use kvant_container::{Diagnostic, ErrorKind, Remedy};
 use kvant_forward::forward::ForwardError;
 use kvant_model::model_config::ConfigError;
@@ -124,7 +125,12 @@ pub enum PlanError {
         tensors: String,
         /// The layers.
         layers: Vec<String>,
+        /// How to rename its tensors, where the names of layers differ at their beginning alone.
+        renaming: Option<String>,
     },
+    /// A tensor of statistics is refused.
+    #[error(transparent)]
+    Statistics(Box<InputStatisticsError>),
     /// Statistics do not fit their layer (*invalid*).
     #[error("tensor `{tensor}` in {} is of {}, and the layer has {expected}", kvant_container::shown(file), number(*found, "channel"))]
     StatisticsLength {
@@ -460,6 +466,7 @@ impl Diagnostic for PlanError {
             PlanError::Calibration { .. } => ErrorKind::Usage,
             PlanError::Container(error) => error.kind(),
             PlanError::Import(error) => error.kind(),
+            PlanError::Statistics(error) => error.kind(),
             PlanError::Algorithm { problem, .. } => problem.kind(),
             PlanError::Config(_)
             | PlanError::NotQuantized
@@ -520,6 +527,7 @@ impl Diagnostic for PlanError {
                 Remedy::UseScheme("choose a scheme with dynamic activations (`kvant list schemes`)".to_owned()),
                 Remedy::setting("statistics", "give the ranges of its inputs in a file with ‹statistics›"),
             ],
+            PlanError::StatisticsMissing { renaming: Some(advice), .. } => vec![Remedy::text(advice.clone())],
             PlanError::StatisticsMissing { layers, .. } => {
                 let mut ways = vec![Remedy::text("capture the statistics of these layers too")];
                 ways.extend(layers.iter().take(1).map(|layer| Remedy::ExcludeLayer(layer.clone())));
@@ -551,6 +559,7 @@ impl Diagnostic for PlanError {
         match self {
             PlanError::Container(error) => error.hint(),
             PlanError::Import(error) => error.hint(),
+            PlanError::Statistics(error) => error.hint(),
             PlanError::Conversion { hint, .. } => Some(hint.clone()),
             PlanError::ExcludedCodes { .. } => Remedy::hint(&self.remedies()),
             PlanError::IdleOverride { nearest, ends, .. } if nearest.is_empty() => {

@@ -5,13 +5,15 @@ use super::convert::some_of;
 use super::declared::Declared;
 use super::error::PlanError;
 use super::{LayerId, Plan, PlannedLayer};
-use crate::input_statistics::{InputStatistics, InputStatisticsError, LayerStatistics};
+use crate::input_statistics::{
+    HESSIAN, INPUT, InputStatistics, InputStatisticsError, LayerStatistics, MEAN_SQUARE, OUTPUT, StatisticsProblem,
+};
 use kvant_model::network::LayerKind;
 use kvant_numeric::kernel::Range;
 use kvant_numeric::linalg::Gram;
 use kvant_quant::activation::ActivationStatistic;
 use kvant_quant::counts::number;
-use kvant_quant::hessian::Hessian;
+use kvant_quant::hessian::{Hessian, HessianError};
 use kvant_quant::observer::ObserverRef;
 use kvant_quant::rounding::{AnyRounding, Needs, SharedInputs};
 use kvant_quant::scheme::{Axis, Granularity};
@@ -83,7 +85,23 @@ impl Declared<'_> {
                 None => missing.push(range_name(&planned.site)),
             }
         }
-        refuse_missing(statistics, missing)
+        self.refuse_missing(statistics, &missing)
+    }
+
+    /// Refuses statistics that lack tensors.
+    fn refuse_missing(&self, statistics: &InputStatistics, missing: &[String]) -> Result<(), PlanError> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let layers = missing.iter().filter_map(|name| name.rsplit_once('.')).map(|(layer, _)| layer.to_owned());
+        let layers: Vec<String> = layers.collect();
+        let has_layer = |name: &str| self.layers.iter().any(|layer| layer.module == name);
+        Err(PlanError::StatisticsMissing {
+            file: statistics.path().to_owned(),
+            tensors: some_of(missing, MOST_NAMES),
+            renaming: statistics.renaming(&layers, has_layer).map(|renaming| renaming.advice()),
+            layers,
+        })
     }
 
     fn check_range(
@@ -95,6 +113,9 @@ impl Declared<'_> {
         let problem = |problem| PlanError::Activation { place: planned.site.to_string(), problem };
         ActivationStatistic::of_ranges(planned.scheme, ranges).map_err(problem)?;
         let by_feature = planned.scheme.scheme.granularity() == Some(Granularity::Channel(Axis::Columns));
+        if ranges.iter().all(|range| range.min == 0.0 && range.max == 0.0) {
+            return Err(zero_range(statistics, &planned.site));
+        }
         let is_single = ranges.len() == 1 && !by_feature;
         let expected = match &planned.site {
             ActivationPoint::Input(module) => self.input_channels(module).unwrap_or(planned.features),
@@ -128,7 +149,7 @@ impl Declared<'_> {
                 Some(_) => {}
             }
         }
-        refuse_missing(statistics, missing)
+        self.refuse_missing(statistics, &missing)
     }
 
     /// The layers whose scales are searched for by what they are multiplied by.
@@ -154,6 +175,10 @@ impl Declared<'_> {
                 missing.push(format!("{}.input_mean_square", layer.module));
                 continue;
             };
+            if values.iter().all(|value| *value == 0.0) {
+                let problem = StatisticsProblem::Zero("mean squares");
+                return Err(PlanError::Statistics(Box::new(statistics.refused(&layer.module, MEAN_SQUARE, problem))));
+            }
             let channels = self.input_channels(&layer.module).unwrap_or(layer.columns);
             if values.len() != channels {
                 return Err(PlanError::StatisticsLength {
@@ -166,7 +191,7 @@ impl Declared<'_> {
             // Groups of a convolution read channels of their own, and a transposed one has those of its output in a row.
             weighed.extend(self.elements_of_channel(layer, channels).map(|elements| (id, elements)));
         }
-        refuse_missing(statistics, missing)?;
+        self.refuse_missing(statistics, &missing)?;
         Ok(weighed)
     }
 
@@ -213,16 +238,14 @@ fn range_name(point: &ActivationPoint) -> String {
     }
 }
 
-fn refuse_missing(statistics: &InputStatistics, missing: Vec<String>) -> Result<(), PlanError> {
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let layers = missing.iter().filter_map(|name| name.rsplit_once('.')).map(|(layer, _)| layer.to_owned()).collect();
-    Err(PlanError::StatisticsMissing {
-        file: statistics.path().to_owned(),
-        tensors: some_of(&missing, MOST_NAMES),
-        layers,
-    })
+/// The error for a range that is zero: nearly any value would be clipped.
+fn zero_range(statistics: &InputStatistics, point: &ActivationPoint) -> PlanError {
+    let (module, end) = match point {
+        ActivationPoint::Output(module) => (module.clone(), OUTPUT[0]),
+        ActivationPoint::Input(module) => (module.clone(), INPUT[0]),
+        other => (other.to_string(), INPUT[0]),
+    };
+    PlanError::Statistics(Box::new(statistics.refused(&module, end, StatisticsProblem::Zero("both ends of the range"))))
 }
 
 impl Plan {
@@ -247,6 +270,25 @@ impl Plan {
         };
         let asks = !rounding.is_nearest() && (rounding.needs() == Needs::Nothing || has_hessian());
         asks.then_some(rounding)
+    }
+
+    /// Reads the Hessians that the rounding takes from a file, one after the other, so that bad ones are refused before the work.
+    ///
+    /// # Errors
+    /// Values that no Hessian has.
+    pub fn check_hessians(&self) -> Result<(), InputStatisticsError> {
+        let Some(statistics) = self.recipe.statistics().filter(|_| self.recipe.rounds_with_statistics()) else {
+            return Ok(());
+        };
+        let layers = self.layers.iter().filter(|layer| self.whole_rounding(layer).is_some());
+        layers.map(|layer| statistics.hessian(&layer.module)).try_for_each(|read| read.map(drop))
+    }
+
+    /// The error for a Hessian that the rounding cannot use.
+    pub(crate) fn refused_hessian(&self, layer: &PlannedLayer, problem: &HessianError) -> Option<InputStatisticsError> {
+        let statistics = self.recipe.statistics().filter(|_| self.recipe.rounds_with_statistics())?;
+        let problem = StatisticsProblem::Unusable(problem.to_string());
+        Some(statistics.refused(&layer.module, HESSIAN, problem))
     }
 
     /// The Hessian of a layer's inputs, where the rounding takes it from a file.

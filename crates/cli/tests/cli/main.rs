@@ -37,5 +37,6 @@ mod resume;
 mod resume_graph;
 mod rotation;
 mod search;
+mod statistics;
 mod usage;
 mod verify;
