@@ -52,6 +52,8 @@ pub struct GgufRecipe {
     /// Whether values of a source that is quantized already may be quantized again.
     requantizes: bool,
     seed: u64,
+    /// The most bytes of tensors in a file, if the model is written as a directory of files.
+    max_size: Option<u64>,
     notes: Vec<String>,
 }
 
@@ -127,7 +129,8 @@ impl GgufRecipe {
         let seed = line.seed.or(file.seed).unwrap_or(0);
         let notes = line.notes.iter().chain(&file.notes).cloned().collect();
         let searches_scales = line.scales.or(file.scales).is_some();
-        Ok(Some(GgufRecipe { ftype, rules, imatrix, algorithms, searches_scales, requantizes, seed, notes }))
+        let max_size = line.max_shard_size.or(file.max_shard_size).map(|size| size.0);
+        Ok(Some(GgufRecipe { ftype, rules, imatrix, algorithms, searches_scales, requantizes, seed, max_size, notes }))
     }
 
     /// The recipe of a mix alone.
@@ -140,6 +143,7 @@ impl GgufRecipe {
             searches_scales: false,
             requantizes: false,
             seed: 0,
+            max_size: None,
             notes: Vec::new(),
         }
     }
@@ -147,6 +151,11 @@ impl GgufRecipe {
     /// The mix.
     pub fn ftype(&self) -> Ftype {
         self.ftype
+    }
+
+    /// The most bytes of tensors in a file, unless a single one is larger: then the model is a directory of files. `None` for one file.
+    pub fn max_size(&self) -> Option<u64> {
+        self.max_size
     }
 
     /// The algorithms that work on blocks of the decoder.
@@ -268,11 +277,6 @@ fn refuse_others(settings: &Settings) -> Result<(), RecipeError> {
             "llama.cpp computes it in float",
         ),
         (settings.pack_method.is_some(), "‹pack-method›", "the layout of blocks is fixed"),
-        (
-            settings.max_shard_size.is_some(),
-            "‹max-shard-size›",
-            "it is written as one file, which `kvant convert` splits with ‹to› gguf ‹max-shard-size›",
-        ),
         (has_other_scales(settings), "‹scales›", "its types have scales by llama.cpp's rules, or by ‹scales› search"),
         (settings.weights_only.is_some(), "‹weights-only›", "weights are all that is quantized"),
         (!settings.layer_types.is_empty(), "‹layer-type›", "its mixes say what every tensor becomes"),

@@ -35,6 +35,12 @@ impl BiasSchemes {
         Ok(BiasSchemes { all, kinds: kinds.collect::<Result<_, RecipeError>>()? })
     }
 
+    /// Returns whether the command line or the file asks for biases that are no floats, in whatever scheme.
+    pub fn are_asked(line: &Settings, file: &Settings) -> bool {
+        let all = line.bias.as_ref().or(file.bias.as_ref());
+        all.into_iter().chain(file.layer_type_biases.values()).any(|text| text != FLOAT)
+    }
+
     /// The scheme of the biases of a kind of layers; `None` for floats.
     pub fn of_kind(&self, kind: LayerKind) -> Option<TensorScheme> {
         self.kinds.get(&kind).copied().unwrap_or(self.all)

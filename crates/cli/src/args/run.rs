@@ -67,7 +67,7 @@ pub struct OutputArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Checkpoints")]
 pub struct ShardArgs {
-    /// Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it, and quantize writes one]
+    /// Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it]
     #[arg(long, value_name = "SIZE")]
     pub max_shard_size: Option<ByteSize>,
 }

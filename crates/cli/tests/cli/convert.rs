@@ -150,6 +150,38 @@ fn gguf_files_are_split_into_several_and_read_back() {
 }
 
 #[test]
+fn gguf_files_are_quantized_into_several() {
+    let place = Place::new();
+    place.write("text.txt", &"The iterator yields every element of the slice, in order. ".repeat(50));
+    fs::create_dir(place.path("converted")).unwrap();
+    place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "whole.gguf"]);
+    place.succeed(&["convert", "whole.gguf", "--to", "gguf", "--max-shard-size", "300KB", "-o", "converted/split"]);
+    let quantize = ["quantize", "nano_llama", "-s", "Q8_0", "--max-shard-size", "300KB"];
+    let gate = ["--eval", "text.txt", "--seq-len", "32", "--max-kl", "1"];
+    let first = place.succeed(&[&quantize[..], &gate, &["-o", "split"]].concat()).stdout;
+    assert!(first.trim_end().contains("split-00001-of-"), "{first}");
+    let files = names(&place.path("split"));
+    assert!(files.iter().filter(|name| name.ends_with(".gguf")).count() > 2, "{files:?}");
+    for name in files.iter().filter(|name| name.ends_with(".gguf")) {
+        let [quantized, converted] =
+            ["split", "converted/split"].map(|folder| fs::read(place.path(folder).join(name)).unwrap());
+        assert!(quantized == converted, "{name}");
+    }
+    place.succeed(&["verify", first.trim_end()]);
+    let plan = place.succeed(&[&["plan"], &quantize[1..], &["-o", "other"]].concat());
+    assert!(plan.stdout.contains("Q8_0"), "{plan:?}");
+    let named = place.run(&[&quantize[..], &["-o", "out.gguf"]].concat());
+    assert!(named.code == Some(2) && named.stderr.contains("choose a name without .gguf"), "{named:?}");
+    let existing = place.run(&[&quantize[..], &["-o", "split"]].concat());
+    assert!(existing.code == Some(1) && existing.stderr.contains("split"), "{existing:?}");
+    for codes in [&["-s", "int4:g32", "--format", "gguf"][..], &["-s", "Q4_0", "--algorithm", "gptq"]] {
+        let line = [&["plan", "nano_llama", "--max-shard-size", "300KB"], codes].concat();
+        let refused = place.run(&line);
+        assert!(refused.code == Some(2) && refused.stderr.contains("kvant convert FILE --to gguf"), "{refused:?}");
+    }
+}
+
+#[test]
 fn floats_are_converted_to_another_type_of_floats() {
     let place = Place::new();
     let refused = place.run(&["convert", "nano_llama", "--to", "float", "-o", "out"]);

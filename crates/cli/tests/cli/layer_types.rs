@@ -127,3 +127,23 @@ fn kinds_that_cannot_be_as_asked_are_refused_before_the_work() {
     refused(&["--scheme", "Q8_0", "--layer-type", "conv2d=int8:channel"], 2, &["does not apply to GGUF"]);
     assert_eq!(names(&place.path("")), ["nano_llama", "net"]);
 }
+
+#[test]
+fn biases_of_recipes_are_refused_for_gguf_files_as_those_of_options() {
+    let place = Place::new();
+    place.write("all.toml", "version = 2\nbias = \"int8:tensor\"\n");
+    place.write("kind.toml", "version = 2\n[layer_types]\nconv2d = { bias = \"int8:tensor\" }\n");
+    place.write("float.toml", "version = 2\nbias = \"float\"\n");
+    for scheme in ["Q8_0", "int4:g32"] {
+        let plan = ["plan", "nano_llama", "-s", scheme, "--format", "gguf"];
+        for (given, words) in [
+            (["--bias", "int8:tensor"], "--bias does not apply to GGUF"),
+            (["--recipe", "all.toml"], "`bias` in all.toml does not apply to GGUF"),
+            (["--recipe", "kind.toml"], "`bias` in kind.toml does not apply to GGUF"),
+        ] {
+            let run = place.run(&[&plan[..], &given].concat());
+            assert!(run.code == Some(2) && run.stderr.contains(words), "{scheme} {given:?}: {run:?}");
+        }
+        place.succeed(&[&plan[..], &["--recipe", "float.toml"]].concat());
+    }
+}

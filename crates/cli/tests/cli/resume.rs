@@ -95,6 +95,34 @@ fn killed_run_resumes_with_identical_output() {
 }
 
 #[test]
+fn killed_run_resumes_with_identical_gguf_files() {
+    let place = Place::new();
+    let line = |out: &'static str| {
+        ["quantize", "nano_llama", "-s", "Q4_K_M", "--scales", "search", "--max-shard-size", "100KB", "-o", out]
+    };
+    let begun = Instant::now();
+    place.succeed(&line("folder/split"));
+    let whole = begun.elapsed();
+    let expected = contents(&place.path("folder/split"));
+    let mut random = random();
+    for round in 0..8 {
+        for _ in 0..2 {
+            let mut child = place.command(&line("split")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            sleep(whole.mul_f64(random()));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        if place.path("split.partial.journal").exists() || !place.path("split").exists() {
+            place.succeed(&line("split"));
+        }
+        assert!(contents(&place.path("split")) == expected, "round {round}");
+        let left: Vec<_> = names(&place.path("")).into_iter().filter(|name| name.starts_with("split.")).collect();
+        assert!(left.is_empty(), "round {round}: {left:?}");
+        std::fs::remove_dir_all(place.path("split")).unwrap();
+    }
+}
+
+#[test]
 fn unfinished_work_of_another_recipe_is_refused() {
     let place = place();
     kill_at_work(&place, "out");

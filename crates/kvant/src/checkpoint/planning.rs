@@ -64,6 +64,7 @@ impl Planned {
     /// # Errors
     /// Problems of the source or its name; outputs that no known loader takes.
     pub fn preflight(&self, job: &Job) -> Result<(), Error> {
+        self.plan.check_hessians()?;
         if job.sinks.commit.no_verify {
             return Ok(());
         }
@@ -139,12 +140,12 @@ fn plan_with(job: &Job, file: &str, calibrated: bool) -> Result<Planned, Error> 
     if let Some(recipe) = gguf::recipe_of_blocks(job)? {
         return plan_blocks(job, recipe, file, calibrated);
     }
-    let planned = plan_for_all(job, calibrated)?;
-    let (checkpoint, plan) = (&planned.checkpoint, &planned.plan);
-    resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
     if job.sinks.wants_gguf() {
         gguf::refuse_biases(job)?;
     }
+    let planned = plan_for_all(job, calibrated)?;
+    let (checkpoint, plan) = (&planned.checkpoint, &planned.plan);
+    resolve::refuse_idle_propagation(job, !plan.blocks().is_empty())?;
     let file = job.sinks.wants_gguf().then(|| GgufPlan::of_codes(checkpoint, plan, file)).transpose()?;
     if job.sinks.wants_graph() {
         check_graph(checkpoint, plan)?;

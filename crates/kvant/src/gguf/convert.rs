@@ -1,14 +1,13 @@
 //! Converts the codes of a quantized checkpoint to a file for llama.cpp.
 
-use super::{file_name, open, tell, work};
+use super::{check_output_name, file_name, in_parts, open, tell, work};
 use crate::delivery::{Delivery, check_output, claim, preflight, refuse_measured_change};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Conversion;
 use crate::json::path as path_json;
 use crate::loading;
-use crate::paths::{OutputKind, check_name, tell_of_name};
-use crate::text::shown;
+use crate::paths::tell_of_name;
 use kvant_checkpoint::conversion::LayerError;
 use kvant_checkpoint::engine::Done;
 use kvant_checkpoint::gguf::{Accepted, GgufPlan, measure};
@@ -25,16 +24,12 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
     request.refuse_of_checkpoints()?;
     request.refuse_weights_only()?;
     let max_size = sinks.max_shard_size.map(|size| size.0);
-    sinks.output.as_deref().map_or(Ok(()), |output| check_output_name(output, max_size))?;
+    sinks.output.as_deref().map_or(Ok(()), |output| check_output_name(output, max_size, "‹to›"))?;
     let begun = Instant::now();
     let checkpoint = open(&request.source.model)?;
     let accepted = Accepted::requantizing(request.requantize);
     let name = file_name(sinks.output.as_deref());
-    let plan = GgufPlan::convert(&checkpoint, accepted, &name)?;
-    let plan = match max_size {
-        Some(max_size) => plan.in_parts(name.strip_suffix(".gguf").unwrap_or(&name), max_size)?,
-        None => plan,
-    };
+    let plan = in_parts(GgufPlan::convert(&checkpoint, accepted, &name)?, &name, max_size)?;
     preflight(&plan, &checkpoint, sinks.commit)?;
     check_output(&plan, &request.source.model, sinks)?;
     tell(&plan, reporter);
@@ -65,21 +60,6 @@ pub fn run(request: &Conversion, reporter: &Reporter<'_>, writes: bool) -> Resul
         false => Vec::new(),
     };
     Ok(GgufConversion { output: Some(output), done, errors, time: Some(begun.elapsed()), ..planned })
-}
-
-/// Refuses a name of another kind: files of a limited size are in a directory.
-fn check_output_name(output: &Path, max_size: Option<u64>) -> Result<(), Error> {
-    let is_file_name = output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
-    match max_size {
-        None => check_name(output, OutputKind::Gguf, "‹to›"),
-        Some(_) if is_file_name => {
-            let message =
-                format!("‹max-shard-size› writes a directory of files, and {} is named as a file", shown(output));
-            let hint = "choose a name without .gguf, which the names of the files begin with";
-            Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned())))
-        }
-        Some(_) => check_name(output, OutputKind::Directory, "‹to›"),
-    }
 }
 
 /// The result of converting to a GGUF file, real or planned.

@@ -12,11 +12,14 @@ use crate::delivery::Delivery;
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::{self, Job, Limits, Sinks, SourceKind};
+use crate::paths::{OutputKind, check_name};
 use crate::settings::first_given;
+use crate::text::shown;
 use crate::{quality, resolve};
 use kvant_checkpoint::engine::{Claim, Committed, Done, Output};
 use kvant_checkpoint::gguf::run::run as carry_out;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe, imatrix};
+use kvant_checkpoint::recipe::BiasSchemes;
 use kvant_container::unfinished::{Paths, Room};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::OutputFormat;
@@ -34,16 +37,25 @@ pub(crate) fn tell(plan: &GgufPlan, reporter: &Reporter<'_>) {
     plan.departures.iter().for_each(|departure| reporter.warning(departure));
 }
 
-/// Refuses quantized biases, which GGUF files have no place for.
+/// Refuses quantized biases, which GGUF files have no place for; names the setting, or the file that asks for them.
 ///
 /// # Errors
-/// *Usage*, with the setting.
+/// *Usage*; if the file cannot be read.
 pub fn refuse_biases(job: &Job) -> Result<(), Error> {
-    if job.recipe.bias.as_deref().is_none_or(|bias| bias == "float") {
+    let (line, file) = resolve::settings(job, None, &[])?;
+    if !BiasSchemes::are_asked(&line, &file) {
         return Ok(());
     }
-    let failure = Error::new(ErrorKind::Usage, "‹bias› does not apply to GGUF files, which have biases as floats");
-    Err(failure.with_remedies(vec![Remedy::leave_out("bias")]))
+    Err(match &job.recipe.file {
+        Some(file) if job.recipe.bias.is_none() => {
+            let message =
+                format!("`bias` in {} does not apply to GGUF files, which have biases as floats", shown(file));
+            Error::new(ErrorKind::Usage, message)
+                .with_remedies(vec![Remedy::text("remove `bias` from the recipe, in tables of `layer_types` too")])
+        }
+        _ => Error::new(ErrorKind::Usage, "‹bias› does not apply to GGUF files, which have biases as floats")
+            .with_remedies(vec![Remedy::leave_out("bias")]),
+    })
 }
 
 /// The recipe for a GGUF file, if the job requests one.
@@ -87,6 +99,7 @@ pub fn recipe(job: &Job) -> Result<Option<GgufRecipe>, Error> {
     }
     if recipe.has_algorithms() {
         refuse_importance(job)?;
+        refuse_parts(&recipe)?;
     } else if let (Some(option), false) = (ignored(job), recipe.needs_importance()) {
         let failure = Error::new(ErrorKind::Usage, format!("{option} has a meaning with ‹algorithm› imatrix only"));
         return Err(failure.with_remedies(vec![
@@ -107,6 +120,16 @@ fn refuse_importance(job: &Job) -> Result<(), Error> {
     let Some(option) = resolve::gguf_setting(job) else { return Ok(()) };
     let failure = Error::new(ErrorKind::Usage, format!("{option} has no use with algorithms that choose codes"));
     Err(failure.with_hint(Some("leave it out: they weigh errors by the inputs of the calibration data".to_owned())))
+}
+
+/// Algorithms that choose codes work on a checkpoint, of which one file is made.
+fn refuse_parts(recipe: &GgufRecipe) -> Result<(), Error> {
+    if recipe.max_size().is_none() {
+        return Ok(());
+    }
+    let message = "‹max-shard-size› does not apply to GGUF files whose codes algorithms choose: each is one file";
+    let split = Remedy::command("convert FILE ‹to› gguf ‹max-shard-size› SIZE", "splits it");
+    Err(Error::new(ErrorKind::Usage, message).with_remedies(vec![Remedy::leave_out("max-shard-size"), split]))
 }
 
 /// The recipe of a file whose codes are chosen by algorithms, which work on a checkpoint.
@@ -158,11 +181,47 @@ pub(crate) fn plan_for(job: &Job, recipe: GgufRecipe) -> Result<(Checkpoint, Ggu
     job.source.refuse_adapters_of_gguf()?;
     let checkpoint = kvant_formats::adapter::open(open(&job.source.model)?, &job.source.adapters)?;
     let checkpoint = kvant_formats::rotated::open(checkpoint, recipe.algorithms().rotation)?;
-    let plan = GgufPlan::new(&checkpoint, recipe, &file_name(job.sinks.output.as_deref()))?;
+    let plan = planned(&checkpoint, recipe, job.sinks.output.as_deref())?;
     if plan.recipe.needs_importance() {
         calibration::check_for(&checkpoint, job, Decoder::open(&checkpoint)?.longest())?;
     }
     Ok((checkpoint, plan))
+}
+
+/// The plan of a file, or of a directory of files where the recipe limits their size.
+///
+/// # Errors
+/// As [`GgufPlan::new`]; more files than the format counts.
+fn planned(checkpoint: &Checkpoint, recipe: GgufRecipe, output: Option<&Path>) -> Result<GgufPlan, Error> {
+    let (name, max_size) = (file_name(output), recipe.max_size());
+    in_parts(GgufPlan::new(checkpoint, recipe, &name)?, &name, max_size)
+}
+
+/// The plan of a directory of files, if their size is limited.
+///
+/// # Errors
+/// More files than the format counts.
+fn in_parts(plan: GgufPlan, name: &str, max_size: Option<u64>) -> Result<GgufPlan, Error> {
+    let Some(max_size) = max_size else { return Ok(plan) };
+    Ok(plan.in_parts(name.strip_suffix(".gguf").unwrap_or(name), max_size)?)
+}
+
+/// Refuses a name of another kind: files of a limited size are in a directory. `option` is `‹format›` or `‹to›`.
+///
+/// # Errors
+/// *Usage*, with the name.
+fn check_output_name(output: &Path, max_size: Option<u64>, option: &str) -> Result<(), Error> {
+    let is_file_name = output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
+    match max_size {
+        None => check_name(output, OutputKind::Gguf, option),
+        Some(_) if is_file_name => {
+            let message =
+                format!("‹max-shard-size› writes a directory of files, and {} is named as a file", shown(output));
+            let hint = "choose a name without .gguf, which the names of the files begin with";
+            Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned())))
+        }
+        Some(_) => check_name(output, OutputKind::Directory, option),
+    }
 }
 
 /// Returns whether the run needs calibration data but none were given.

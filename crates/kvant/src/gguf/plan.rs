@@ -1,13 +1,12 @@
 //! Plans a GGUF file: what would become of every tensor.
 
-use super::{check_room, note_data, plan_for};
+use super::{check_output_name, check_room, note_data, plan_for};
 use crate::delivery::{check_output, preflight};
 use crate::error::Error;
 use crate::events::Reporter;
 use crate::job::Job;
 use crate::json::path as path_json;
 use crate::memory::{self, PeakMemory};
-use crate::paths::{OutputKind, check_name};
 use crate::{calibration, quality};
 use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::plan::PlannedTensor;
@@ -28,7 +27,7 @@ pub fn plan(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Gg
         finite::check_vectors(&checkpoint)?;
     }
     if let Some(output) = &job.sinks.output {
-        check_name(output, OutputKind::Gguf, "‹format›")?;
+        check_output_name(output, plan.recipe.max_size(), "‹format›")?;
     }
     check_output(&plan, &job.source.model, &job.sinks)?;
     check_room(&plan, &job.sinks)?;

@@ -1,6 +1,6 @@
 //! Quantizes a model to a GGUF file: plans, checks, measures the importance of inputs where that is asked, and works.
 
-use super::{check_data, check_room, file_name, plan_for, tell};
+use super::{check_data, check_output_name, check_room, plan_for, planned, tell};
 use crate::calibration::{Calibration, clear_away};
 use crate::delivery::{Delivery, check_output, claim, preflight};
 use crate::error::Error;
@@ -8,7 +8,7 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
 use crate::json::path as path_json;
 use crate::loading;
-use crate::paths::{OutputKind, check_name, no_file, refuse_existing, tell_of_name};
+use crate::paths::{no_file, refuse_existing, tell_of_name};
 use crate::quality::Gate;
 use kvant_checkpoint::blockwise::State;
 use kvant_checkpoint::engine::{Done, OutputError};
@@ -38,10 +38,12 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     let commit = job.sinks.commit;
     preflight(&plan, &checkpoint, commit)?;
     let target = job.sinks.output.as_deref().ok_or_else(no_file)?;
-    check_name(target, OutputKind::Gguf, "‹format›")?;
+    check_output_name(target, plan.recipe.max_size(), "‹format›")?;
     check_output(&plan, &job.source.model, &job.sinks)?;
     check_room(&plan, &job.sinks)?;
-    tell_of_name(target, reporter);
+    if !plan.in_parts {
+        tell_of_name(target, reporter);
+    }
     reporter.started();
     let claim = claim(target, &job.sinks.settings, commit)?;
     let measures = plan.recipe.needs_importance();
@@ -60,14 +62,14 @@ pub fn run(job: &Job, recipe: GgufRecipe, reporter: &Reporter<'_>) -> Result<Box
     let delivery = Delivery { plan: &plan, checkpoint: &checkpoint, source: &job.source.model, commit };
     // The imatrix gets its name with the file, so that an interrupted run finds neither.
     let judge = |made: &Path| {
-        gate.as_ref().map_or(Ok(()), |gate| gate.judge(made, reporter))?;
+        gate.as_ref().map_or(Ok(()), |gate| gate.judge(&plan.model_in(made), reporter))?;
         let saved = measured_importance.as_ref().zip(job.sinks.save_imatrix.as_deref());
         saved.map_or(Ok(()), |(importance, path)| importance.save(path, commit.overwrite))
     };
     let (output, done) = super::work_if(&delivery, claim, &job.limits, reporter, judge)?;
     clear_away(target)?;
     let measured = gate.and_then(|gate| gate.measured());
-    let output = output.commit()?;
+    let output = plan.model_in(&output.commit()?);
     Ok(Box::new(GgufReport { plan, output, done, measured, time: begun.elapsed() }))
 }
 
@@ -125,7 +127,7 @@ impl Measurement<'_> {
         };
         let importance = Arc::new(Importance::of_sums(&sums, provenance.clone()));
         let recipe = plan.recipe.with_importance(importance);
-        let plan = GgufPlan::new(self.checkpoint, recipe, &file_name(Some(self.target)))?;
+        let plan = planned(self.checkpoint, recipe, Some(self.target))?;
         Ok((plan, MeasuredImportance { sums, provenance }))
     }
 }

@@ -68,8 +68,10 @@ impl GgufPlan {
         let declarations = self.layout.declarations().to_vec();
         let layout = GgufLayout::in_parts(stem, &self.metadata, declarations, max_size);
         let layout = layout.map_err(kvant_container::Error::from)?;
-        let names: Vec<&str> = layout.files().iter().map(|file| file.name.as_str()).collect();
-        let fingerprint = format!("{:032x}", xxh3_128(format!("{} {names:?}", self.fingerprint).as_bytes()));
+        // Headers say which tensors are in which file.
+        let mut bytes = self.fingerprint.clone().into_bytes();
+        layout.files().iter().for_each(|file| bytes.extend([file.name.as_bytes(), &file.header].concat()));
+        let fingerprint = format!("{:032x}", xxh3_128(&bytes));
         Ok(GgufPlan { layout, fingerprint, in_parts: true, ..self })
     }
 
