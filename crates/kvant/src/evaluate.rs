@@ -3,6 +3,7 @@
 use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
 use crate::error::{Error, ErrorKind};
+use crate::evaluated_data::EvaluatedData;
 use crate::events::{Events, Reporter, Stage, Unit};
 use crate::images::{self, IMAGES, Media, SOUNDS, TowerRun};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
@@ -83,6 +84,8 @@ pub struct TextReport {
     pub found: TextEvaluation,
     /// How the model was run.
     pub run: TextRun,
+    /// The text.
+    pub data: Option<EvaluatedData>,
 }
 
 /// An encoder beside its reference, on texts, images or sounds.
@@ -132,7 +135,10 @@ impl Evaluation {
     /// Whatever is wrong with the model, its tokenizer or the data.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
         self.check_page()?;
-        let report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
+        let mut report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
+        if let EvaluationReport::Text(report) = &mut report {
+            report.data = EvaluatedData::of(&self.data);
+        }
         page::write(self.page.as_deref(), &self.source.model, "eval", || report.to_json())?;
         Ok(report)
     }
@@ -225,7 +231,7 @@ impl Evaluation {
         }
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
-        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations } })))
+        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations }, data: None })))
     }
 
     /// Gives both models the images in the data.
@@ -326,7 +332,7 @@ impl Evaluation {
         let work = || evaluate_scored(&model, reference.as_ref(), &ops, &sequences, memory, watch);
         let found = self.limits.pool()?.install(work)?;
         let activations = model.quantized_activations();
-        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations } })))
+        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations }, data: None })))
     }
 
     /// An encoder beside its reference, on the sequences of images or sounds that both were given.
@@ -422,7 +428,7 @@ impl Evaluation {
             limits: &self.limits,
         };
         let TextResult { found, engine } = text_of_graph(&request, reporter)?;
-        Ok(TextReport { found, run: TextRun::Engine(engine) })
+        Ok(TextReport { found, run: TextRun::Engine(engine), data: None })
     }
 
     fn graph(&self, reporter: &Reporter<'_>) -> Result<GraphEvaluation, Error> {
@@ -559,6 +565,7 @@ impl TextReport {
             "seq_len": found.window,
             "seconds": found.seconds,
             "tokens_per_second": found.tokens_per_second(),
+            "data": self.data,
         });
         if let (Some(comparison), Value::Object(object)) = (&found.comparison, &mut object) {
             object.extend(compared(comparison));

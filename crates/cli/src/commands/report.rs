@@ -14,9 +14,11 @@ use serde_json::json;
 pub fn run(args: ReportArgs, printer: &Printer) -> Result<(), Error> {
     interrupt::exit_on_signal();
     let request = PageRequest { results: args.results, output: args.output, overwrite: args.replace.overwrite };
-    let output = Page::make(&request)?;
+    let page = Page::make(&request)?;
+    page.warnings().iter().for_each(|warning| printer.warning(warning));
+    let output = &request.output;
     match printer.is_json() {
         true => printer.json("report", &json!({ "output": output.display().to_string() })),
-        false => printer.paths([output]),
+        false => printer.paths([output.as_path()]),
     }
 }

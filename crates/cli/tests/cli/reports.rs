@@ -32,10 +32,27 @@ fn commands_write_pages_of_what_they_found() {
     let made = place.succeed(&["report", "a.json", "-o", "one.md", "--json"]).json();
     assert_eq!(made["output"], "one.md");
 
+    place.write("other.txt", &TEXT.repeat(39));
+    let other = ["eval", "int4", "--reference", "nano_llama", "--data", "other.txt", "--seq-len", "64", "--json"];
+    std::fs::create_dir(place.path("c")).unwrap();
+    place.write("c/a.json", &place.succeed(&other).stdout);
+    let run = place.succeed(&["report", "a.json", "c/a.json", "-o", "texts.md"]);
+    assert!(run.stderr.contains("c/a and a were evaluated on different texts (other.txt, text.txt)"), "{run:?}");
+    let page = read(&place, "texts.md");
+    assert!(page.contains("| c/a |") && page.contains("different texts"), "{page}");
+
     let search =
         ["search", "nano_llama", "--options", "int4:g128,int8:channel", "--data", "text.txt", "--num-samples", "2"];
     place.succeed(&[&search[..], &["--seq-len", "32", "--report", "search.html"]].concat());
     assert!(read(&place, "search.html").contains("Size and divergence"));
+}
+
+#[test]
+fn types_of_gguf_files_and_files_of_statistics_are_shown() {
+    let place = Place::new();
+    place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "a.gguf", "--report", "gguf.md"]);
+    let page = read(&place, "gguf.md");
+    assert!(page.contains("Q8\\_0") && page.contains("types of tensors") && page.contains(" F32"), "{page}");
 }
 
 #[test]
@@ -53,7 +70,8 @@ fn files_that_are_no_pages_are_kept() {
         (&[&eval[..], &["none/a.html"]].concat(), 2, "none"),
         (&[&quantize[..], &["mine.html"]].concat(), 1, "mine.html exists already"),
         (&[&quantize[..], &["mine.html", "--overwrite"]].concat(), 1, "it is not a report of Kvant"),
-        (&[&quantize[..], &["a.json"]].concat(), 2, "--report in JSON applies only to ONNX graphs"),
+        (&[&quantize[..], &["a.json"]].concat(), 2, "--report in JSON applies only to quantized ONNX graphs"),
+        (&[&quantize[..], &["a.txt"]].concat(), 2, "name a file that ends in .html or .md"),
         (&["report", "plan.json", "-o", "a.html"], 1, "plan is not the result of"),
         (&["report", "text.txt", "-o", "a.html"], 1, "text.txt is not JSON"),
         (&["report", "none.json", "-o", "a.html"], 2, "none.json"),

@@ -156,6 +156,7 @@ impl GgufReport {
             "family": self.plan.family,
             "architecture": self.plan.architecture,
             "quantized_layers": self.plan.quantized(),
+            "types": tensor_types(&self.plan),
             "kept_tensors": self.plan.tensors.len() - self.plan.quantized(),
             "source_bytes": self.plan.source_bytes,
             "output_bytes": self.plan.layout.total_size(),
@@ -168,4 +169,11 @@ impl GgufReport {
             "evaluation": self.measured,
         })
     }
+}
+
+/// The number of tensors of each type.
+fn tensor_types(plan: &GgufPlan) -> BTreeMap<String, usize> {
+    let mut types = BTreeMap::new();
+    plan.tensors.iter().for_each(|tensor| *types.entry(tensor.kind.to_string()).or_default() += 1);
+    types
 }

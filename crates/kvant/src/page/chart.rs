@@ -73,25 +73,33 @@ fn document(title: &str) -> Document {
 }
 
 impl Bars {
-    /// The chart: each name above its bar. Lengths are shares of the page's width, so that text keeps its size on narrow pages.
+    /// The chart: each name above its bar. Lengths are shares of the page's width, so that text keeps its size on narrow pages. Bars of
+    /// negative values end at zero, which then is not at the edge.
     pub fn svg(&self) -> String {
         let most = self.rows.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let least = self.rows.iter().map(|(_, value)| *value).fold(0.0, f64::min);
+        let place = |value: f64| if most > least { round((value - least) / (most - least) * LONGEST_BAR) } else { 0.0 };
+        let zero = place(0.0);
         let height = ROW * self.rows.len() as f64;
         let drawing = document(&self.title).set("width", "100%").set("height", height);
         let rows = self.rows.iter().enumerate();
         let drawing = rows.fold(drawing, |drawing, (index, (name, value))| {
             let top = ROW * index as f64;
-            let share = if most > 0.0 { (value / most).clamp(0.0, 1.0) } else { 0.0 };
-            let width = round(share * LONGEST_BAR).max(0.2);
+            let (start, end) = (zero.min(place(*value)), zero.max(place(*value)));
+            let width = round(end - start).max(0.2);
             let shown = format!("{} {}", number(Some(*value)), self.unit);
             let bar = Rectangle::new()
                 .set("class", "bar")
+                .set("x", format!("{start}%"))
                 .set("y", top + 18.0)
                 .set("width", format!("{width}%"))
                 .set("height", 10)
                 .set("rx", 2)
                 .add(Title::new(format!("{name}: {shown}")));
-            let behind = Text::new(shown.trim_end()).set("x", format!("{width}%")).set("dx", 6).set("y", top + 28.0);
+            let behind = Text::new(shown.trim_end())
+                .set("x", format!("{}%", round(start + width)))
+                .set("dx", 6)
+                .set("y", top + 28.0);
             drawing.add(Text::new(name.as_str()).set("x", 0).set("y", top + 12.0)).add(bar).add(behind)
         });
         drawing.to_string()
@@ -114,6 +122,11 @@ impl Axis {
         let (low, high) = if is_log { (low.log10(), high.log10()) } else { (low, high) };
         let room = if high > low { 0.06 * (high - low) } else { 1.0 };
         Axis { low: low - room, high: high + room, start, end, is_log }
+    }
+
+    /// What it is labelled with: readers must see that steps are factors.
+    fn label(&self, name: &str) -> String {
+        if self.is_log { format!("{name}, logarithmic") } else { name.to_owned() }
     }
 
     fn place(&self, value: f64) -> f64 {
@@ -173,9 +186,12 @@ impl Points {
                 Line::new().set("class", "grid").set("x1", left).set("x2", WIDTH - 20.0).set("y1", y).set("y2", y);
             drawing = drawing.add(line).add(label(tick_label(tick), left - 8.0, y + 4.0, "end"));
         }
-        drawing = drawing
-            .add(label(&self.x, (left + WIDTH) / 2.0, bottom + 36.0, "middle"))
-            .add(label(&self.y, left, 12.0, "start"));
+        drawing = drawing.add(label(across.label(&self.x), (left + WIDTH) / 2.0, bottom + 36.0, "middle")).add(label(
+            up.label(&self.y),
+            left,
+            12.0,
+            "start",
+        ));
         for (index, series) in self.series.iter().enumerate() {
             let class = format!("series s{}", index % 6);
             let places: Vec<String> = series

@@ -20,7 +20,11 @@ pub(super) fn page(results: &[NamedResult]) -> Result<Page, Error> {
         let hint = "name what `kvant eval` printed with ‹json›, or one result alone".to_owned();
         return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint)));
     }
+    let warnings = differences(&evaluations);
     let mut parts = vec![Part::Table(figures(&evaluations))];
+    if !warnings.is_empty() {
+        parts.extend([Part::Heading("Notices".to_owned()), Part::List(warnings.clone())]);
+    }
     let bars = |title: &str, unit: &str, key: &str| {
         let rows = evaluations.iter().filter_map(|(name, object)| Some(((*name).to_owned(), object.number(key)?)));
         Part::Bars(Bars { title: title.to_owned(), unit: unit.to_owned(), rows: rows.collect() })
@@ -37,7 +41,32 @@ pub(super) fn page(results: &[NamedResult]) -> Result<Page, Error> {
         parts.push(Part::Heading("Blocks".to_owned()));
         parts.push(Part::Points(Points { title, x: "block".to_owned(), y: "dB".to_owned(), series }));
     }
-    Ok(Page { title: format!("{} models", results.len()), parts })
+    Ok(Page { title: format!("{} models", results.len()), warnings, parts })
+}
+
+/// Why evaluations do not compare with the first of them: other text, or the same in other windows. Results of older versions say nothing
+/// of their text.
+fn differences(evaluations: &[(&str, Object<'_>)]) -> Vec<String> {
+    let Some(((first, expected), others)) = evaluations.split_first() else { return Vec::new() };
+    let hash = |object: &Object<'_>| object.object("data").text("xxh3_128").to_owned();
+    let text = |object: &Object<'_>| object.object("data").text("name").to_owned();
+    let difference = |(name, object): &(&str, Object<'_>)| {
+        if [hash(object), hash(expected)].iter().all(|hash| !hash.is_empty()) && hash(object) != hash(expected) {
+            let [own, other] = [object, expected].map(text);
+            return Some(format!(
+                "{name} and {first} were evaluated on different texts ({own}, {other}): their numbers do not compare"
+            ));
+        }
+        let counts = |object: &Object<'_>| ["tokens", "windows", "seq_len"].map(|key| object.count(key));
+        (counts(object) != counts(expected)).then(|| {
+            let words = |object: &Object<'_>| {
+                let [tokens, windows, length] = counts(object).map(|count| count.unwrap_or(0));
+                format!("{tokens} tokens scored in {windows} windows of {length}")
+            };
+            format!("{name} ({}) and {first} ({}) do not compare", words(object), words(expected))
+        })
+    };
+    others.iter().filter_map(difference).collect()
 }
 
 fn figures(evaluations: &[(&str, Object<'_>)]) -> crate::text::Table {

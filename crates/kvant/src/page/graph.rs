@@ -31,9 +31,17 @@ pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
         vec![Part::Figures(figures), Part::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect())];
     parts.extend(closeness("Outputs", outputs));
     parts.extend(closeness("Tensors that differ most", quality.objects("worst_tensors").collect()));
-    let notes = [quality.texts("warnings"), quality.texts("suggestions")].concat();
+    let fails = quality.text("optimized_fails");
+    let fails =
+        (!fails.is_empty()).then(|| format!("onnxruntime does not run it with its graph optimizations: {fails}"));
+    let notes: Vec<String> = fails.into_iter().chain(quality.texts("warnings")).collect();
     if !notes.is_empty() {
         parts.extend([Part::Heading("Notices".to_owned()), Part::List(notes)]);
+    }
+    let ways = quality.objects("suggestions").map(|way| format!("{}: {}", way.text("option"), way.text("about")));
+    let ways: Vec<String> = ways.collect();
+    if !ways.is_empty() {
+        parts.extend([Part::Heading("What may help, the cheapest first".to_owned()), Part::List(ways)]);
     }
     let mut all = table(&["tensor", "role", "type", "method"], &["least", "largest", "scale"]);
     for tensor in report.objects("tensors") {

@@ -9,6 +9,7 @@ mod evaluation;
 mod graph;
 mod html;
 mod markdown;
+mod names;
 mod quantization;
 mod searched;
 
@@ -17,6 +18,7 @@ pub use crate::paths::PageFormat;
 use crate::paths::{Paths, page_format, refuse_missing};
 use crate::text::{Align, Table, shown};
 use chart::{Bars, Points};
+use kvant_container::Remedy;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -34,6 +36,8 @@ pub struct NamedResult {
 #[derive(Clone, Debug)]
 pub struct Page {
     title: String,
+    /// What makes numbers on it mislead. They are on the page too.
+    warnings: Vec<String>,
     parts: Vec<Part>,
 }
 
@@ -65,20 +69,27 @@ pub struct PageRequest {
 }
 
 impl Page {
-    /// Makes a page of results in files, and returns its path.
+    /// Makes a page of results in files, and writes it.
     ///
     /// # Errors
     /// Files that cannot be read, those of [`Page::of`], and a file that is not to be replaced.
-    pub fn make(request: &PageRequest) -> Result<&Path, Error> {
+    pub fn make(request: &PageRequest) -> Result<Page, Error> {
         let PageRequest { results, output, overwrite } = request;
         let mut paths = Paths::new(*overwrite, true);
         results.iter().for_each(|file| paths.reads("the result", Some(file)));
         paths.writes_page("‹output›", Some(output))?;
         refuse_missing(results.iter().map(|file| ("the results", file.as_path())))?;
         paths.check()?;
-        let results = results.iter().map(|file| read_result(file)).collect::<Result<Vec<_>, Error>>()?;
-        Page::of(&results)?.write(output)?;
-        Ok(output)
+        let names = names::of_files(results);
+        let read = results.iter().zip(names).map(|(file, name)| read_result(file, name));
+        let page = Page::of(&read.collect::<Result<Vec<_>, Error>>()?)?;
+        page.write(output)?;
+        Ok(page)
+    }
+
+    /// What makes numbers on the page mislead, in sentences.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The page of one result, or of several evaluations beside each other.
@@ -97,7 +108,7 @@ impl Page {
             "kvant.sensitivity" => ("Sensitivity of layers", searched::layers(&object)),
             _ => return Err(not_reported(result)),
         };
-        Ok(Page { title: format!("{what}: {}", result.name), parts })
+        Ok(Page { title: format!("{what}: {}", result.name), warnings: Vec::new(), parts })
     }
 
     /// The page as text of a format.
@@ -124,7 +135,8 @@ impl Page {
 /// Writes the page of what a command found of a model, where one is asked for.
 ///
 /// # Errors
-/// Those of [`Page::write`].
+/// Those of [`Page::write`]. Where the system refuses the file, the result of the command is kept in a temporary one: hours of work
+/// may be behind it, and the page follows from it.
 pub(crate) fn write<T: Serialize>(
     path: Option<&Path>,
     model: &Path,
@@ -135,7 +147,22 @@ pub(crate) fn write<T: Serialize>(
     let name = model.file_name().map_or_else(|| shown(model).to_string(), |name| name.to_string_lossy().into_owned());
     let value = serde_json::to_value(crate::json::versioned(command, found()));
     let value = value.map_err(|problem| Error::internal(problem.to_string()))?;
-    Page::of(&[NamedResult { name, value }])?.write(path)
+    let result = NamedResult { name, value };
+    Page::of(std::slice::from_ref(&result))?.write(path).map_err(|error| match keep(&result) {
+        Some(kept) => {
+            let again = format!("report {} -o FILE", shown(&kept));
+            let rest = format!("{}; everything else is complete", error.message);
+            Error { message: rest, ..error }.with_remedies(vec![Remedy::command(again, "writes it to another file")])
+        }
+        None => error,
+    })
+}
+
+/// Saves a result as JSON in a temporary file that stays; `None` if that fails too.
+fn keep(result: &NamedResult) -> Option<PathBuf> {
+    let mut file = tempfile::Builder::new().prefix("kvant-result-").suffix(".json").tempfile().ok()?;
+    serde_json::to_writer_pretty(&mut file, &result.value).ok()?;
+    file.keep().ok().map(|(_, path)| path)
 }
 
 fn not_reported(result: &NamedResult) -> Error {
@@ -147,10 +174,9 @@ fn not_reported(result: &NamedResult) -> Error {
 ///
 /// # Errors
 /// Files that cannot be read or hold no such object.
-fn read_result(file: &Path) -> Result<NamedResult, Error> {
+fn read_result(file: &Path, name: String) -> Result<NamedResult, Error> {
     let text = std::fs::read_to_string(file);
     let text = text.map_err(|cause| Error::io(format!("cannot read {}", shown(file)), &cause))?;
-    let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let value: Value = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|problem| {
         let message = format!("{} is not JSON: {problem}", shown(file));
         Error::new(ErrorKind::Invalid, message).with_hint(Some("save what a command prints with ‹json›".to_owned()))
@@ -204,6 +230,15 @@ impl<'v> Object<'v> {
         self.list(key).iter().map(Object::of)
     }
 
+    /// Names with their counts, the most frequent first.
+    fn counts(&self, key: &str) -> Vec<(&'v str, u64)> {
+        let map = self.get(key).and_then(Value::as_object).into_iter().flatten();
+        let mut counts: Vec<(&str, u64)> =
+            map.filter_map(|(name, count)| Some((name.as_str(), count.as_u64()?))).collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counts
+    }
+
     fn texts(&self, key: &str) -> Vec<String> {
         self.list(key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
     }
@@ -219,6 +254,11 @@ fn number(value: Option<f64>) -> String {
             format!("{value:.*}", places as usize)
         }
     }
+}
+
+/// A number of any magnitude in scientific notation, as summaries print losses; a dash for none.
+fn scientific(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3e}"))
 }
 
 /// A share as a percentage.

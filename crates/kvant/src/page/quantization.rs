@@ -1,7 +1,7 @@
 //! What a page shows of a quantized checkpoint, GGUF file or pipeline.
 
 use super::chart::Bars;
-use super::{Object, Part, blocks, number, percent, table, with_error};
+use super::{Object, Part, blocks, number, percent, scientific, table, with_error};
 use crate::text::size;
 use serde_json::Value;
 use std::time::Duration;
@@ -25,6 +25,7 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     let calibration = object.object("calibration");
     losses(&calibration, &mut parts);
     section(&mut parts, "Calibration data", data(&calibration.object("data")));
+    section(&mut parts, "Statistics of inputs", statistics(&calibration.object("statistics")));
     let notices = object.texts("notices");
     section(&mut parts, "Notices", (!notices.is_empty()).then_some(Part::List(notices)));
     if let Some(recipe) = object.get("recipe") {
@@ -64,6 +65,8 @@ fn facts(object: &Object<'_>) -> Vec<(String, String)> {
     });
     let time = object.number("seconds").map(|seconds| size::duration(Duration::from_secs_f64(seconds.max(0.0))));
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let types: Vec<String> =
+        object.counts("types").into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     let rows = [
         ("output", text(object.text("output"))),
         ("architecture", text(object.text("architecture"))),
@@ -73,6 +76,7 @@ fn facts(object: &Object<'_>) -> Vec<(String, String)> {
         ("format", text(object.text("format"))),
         ("algorithms", Some(recipe.texts("algorithm").join(", ")).filter(|list| !list.is_empty())),
         ("layers", layers),
+        ("types of tensors", Some(types.join(", ")).filter(|list| !list.is_empty())),
         ("time", time),
     ];
     rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
@@ -104,10 +108,14 @@ fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
     let title = "Error of each layer's output as a share of that of rounding to nearest (lower is better)";
     parts.push(Part::Heading("Layers".to_owned()));
     parts.push(Part::Bars(Bars { title: title.to_owned(), unit: "%".to_owned(), rows: rows.collect() }));
-    let mut all = table(&["layer", "algorithm"], &["error", "rounding to nearest", "share, %", "tokens"]);
+    let titles = ["error per token", "rounding to nearest", "share, %", "tokens"];
+    let mut all = table(&["layer", "algorithm"], &titles);
     for layer in &layers {
+        // Sums over the tokens on which losses are measured.
+        let measured_on = layer.count("held_out").or(layer.count("tokens")).unwrap_or(1).max(1) as f64;
+        let of_token = |key: &str| scientific(layer.number(key).map(|loss| loss / measured_on));
         let cells = [layer.text("layer").to_owned(), layer.text("algorithm").to_owned()];
-        let numbers = [number(layer.number("loss")), number(layer.number("loss_rtn")), number(share(layer))];
+        let numbers = [of_token("loss"), of_token("loss_rtn"), number(share(layer))];
         let tokens = layer.count("tokens").map_or_else(String::new, |count| count.to_string());
         all.push(cells.into_iter().chain(numbers).chain([tokens]));
     }
@@ -125,6 +133,17 @@ fn data(data: &Object<'_>) -> Option<Part> {
             count("bytes"),
             count("rows_used"),
         ]);
+    }
+    (!files.rows().is_empty()).then_some(Part::Table(files))
+}
+
+/// The file of statistics that took the place of calibration data, with its hash.
+fn statistics(given: &Object<'_>) -> Option<Part> {
+    let mut files = table(&["file", "component", "XXH3 hash"], &["bytes"]);
+    if given.has("xxh3_128") {
+        let texts = ["name", "component", "xxh3_128"].map(|key| given.text(key).to_owned());
+        let bytes = given.count("bytes").map_or_else(String::new, |count| count.to_string());
+        files.push(texts.into_iter().chain([bytes]));
     }
     (!files.rows().is_empty()).then_some(Part::Table(files))
 }

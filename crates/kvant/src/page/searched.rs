@@ -1,7 +1,7 @@
 //! What a page shows of searches: mixes for checkpoints and GGUF files, and sensitivities of graphs.
 
 use super::chart::{Bars, Point, Points, Series};
-use super::{Object, Part, number, percent, table};
+use super::{Object, Part, number, percent, table, with_error};
 use crate::text::size;
 
 /// Bars of the most sensitive groups or layers.
@@ -15,7 +15,7 @@ pub(super) fn mixes(object: &Object<'_>) -> Vec<Part> {
         let figures = [
             ("size of the mix", size::bytes(bytes)),
             ("bits per weight", number(chosen.number("bits_per_weight"))),
-            ("KL divergence, nats", number(kl(&chosen))),
+            ("KL divergence, nats", with_error(kl(&chosen), chosen.number("kl_error"))),
             ("same top token", percent(chosen.number("top1_agreement"))),
         ];
         parts.push(Part::Figures(figures.map(|(name, value)| (name.to_owned(), value)).to_vec()));
@@ -87,8 +87,11 @@ fn compared(object: &Object<'_>) -> crate::text::Table {
     mixes.extend(Some(object.object("chosen")).filter(|chosen| chosen.has("bytes")));
     mixes.sort_by_key(|mix| mix.count("bytes"));
     for mix in mixes {
-        let numbers =
-            [number(mix.number("bits_per_weight")), number(mix.number("predicted_kl")), number(mix.number("kl"))];
+        let numbers = [
+            number(mix.number("bits_per_weight")),
+            number(mix.number("predicted_kl")),
+            with_error(mix.number("kl"), mix.number("kl_error")),
+        ];
         let size = size::bytes(mix.count("bytes").unwrap_or(0));
         all.push([name(&mix), size].into_iter().chain(numbers).chain([percent(mix.number("top1_agreement"))]));
     }
@@ -115,7 +118,7 @@ fn choices(object: &Object<'_>) -> crate::text::Table {
     for group in object.objects("groups") {
         let losses = columns.iter().map(|option| {
             let choice = group.objects("choices").find(|choice| choice.text("option") == *option);
-            number(choice.and_then(|choice| choice.number("kl")))
+            choice.map_or_else(|| number(None), |choice| with_error(choice.number("kl"), choice.number("kl_error")))
         });
         let texts = [group.text("group").to_owned(), group.text("chosen").to_owned()];
         all.push(texts.into_iter().chain(losses));

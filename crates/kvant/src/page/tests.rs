@@ -26,7 +26,74 @@ fn pages_show_figures_charts_and_tables() {
     // Everything is in the file.
     assert!(!html.contains("src=") && !html.contains("href="), "{html}");
     let markdown = page.render(PageFormat::Markdown);
-    assert!(markdown.contains("| a.q\\_proj | gptq | 1.000 | 4.000 | 25.00 | 64 |"), "{markdown}");
+    assert!(markdown.contains("| a.q\\_proj | gptq | 1.562e-2 | 6.250e-2 | 25.00 | 64 |"), "{markdown}");
+}
+
+#[test]
+fn losses_are_those_of_a_token_of_the_data_that_they_are_measured_on() {
+    let layer = json!({"layer": "a", "algorithm": "gptq", "loss": 1.0, "loss_rtn": 4.0, "tokens": 64, "held_out": 8});
+    let value = json!({"schema": "kvant.quantize/1", "calibration": {"layers": [layer]}});
+    let markdown = Page::of(&[result("a", value)]).unwrap().render(PageFormat::Markdown);
+    assert!(markdown.contains("| a | gptq | 1.250e-1 | 5.000e-1 | 25.00 | 64 |"), "{markdown}");
+}
+
+#[test]
+fn files_of_statistics_are_shown_with_their_hash() {
+    let statistics = json!({"name": "s.safetensors", "bytes": 12, "xxh3_128": "00ab"});
+    let value = json!({"schema": "kvant.quantize/1", "calibration": {"statistics": statistics}});
+    let html = Page::of(&[result("a", value)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("s.safetensors") && html.contains("00ab") && html.contains("Statistics of inputs"), "{html}");
+}
+
+#[test]
+fn evaluations_of_other_texts_and_windows_are_told_apart() {
+    let on = |name: &str, hash: &str| {
+        let mut value = evaluation(0.1);
+        value["data"] = json!({"name": name, "xxh3_128": hash});
+        value
+    };
+    let compare = |first: Value, second: Value| Page::of(&[result("a", first), result("b", second)]).unwrap();
+    let page = compare(on("x.txt", "1"), on("y.txt", "2"));
+    assert!(page.warnings()[0].starts_with("b and a were evaluated on different texts (y.txt, x.txt)"), "{page:?}");
+    assert!(page.render(PageFormat::Html).contains("different texts"));
+    assert!(compare(on("x.txt", "1"), on("x.txt", "1")).warnings().is_empty());
+    // Of an older version, without a hash.
+    assert!(compare(on("x.txt", "1"), evaluation(0.2)).warnings().is_empty());
+    let mut longer = evaluation(0.2);
+    longer["seq_len"] = json!(128);
+    let page = compare(evaluation(0.1), longer);
+    assert!(page.warnings()[0].contains("100 tokens scored in 2 windows of 128"), "{page:?}");
+}
+
+#[test]
+fn result_is_kept_where_its_page_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("gone");
+    let found = || {
+        let mut value = evaluation(0.1);
+        value.as_object_mut().unwrap().remove("schema");
+        value
+    };
+    let error = write(Some(&folder.join("a.html")), Path::new("m"), "eval", found).unwrap_err();
+    assert!(error.kind == ErrorKind::System && error.message.ends_with("; everything else is complete"), "{error}");
+    let command = error.remedies[0].values().remove(0);
+    let kept = command.strip_prefix("report ").unwrap().strip_suffix(" -o FILE").unwrap();
+    let output = dir.path().join("again.html");
+    Page::make(&PageRequest { results: vec![kept.into()], output: output.clone(), overwrite: false }).unwrap();
+    assert!(is_page(&output));
+    std::fs::remove_file(kept).unwrap();
+}
+
+#[test]
+fn bars_of_negative_values_end_at_zero() {
+    let svg = |rows: &[f64]| {
+        let rows = rows.iter().map(|value| (format!("{value}"), *value)).collect();
+        Bars { title: String::new(), unit: "dB".to_owned(), rows }.svg()
+    };
+    let drawing = svg(&[30.0, -10.0]);
+    assert!(drawing.contains("x=\"20%\"") && drawing.contains("width=\"60%\""), "{drawing}");
+    assert!(drawing.contains("x=\"0%\"") && drawing.contains("width=\"20%\""), "{drawing}");
+    assert!(svg(&[-5.0, -10.0]).contains("width=\"40%\""));
 }
 
 #[test]
@@ -54,11 +121,14 @@ fn evaluations_are_compared() {
 fn searches_and_sensitivities_have_pages() {
     let mix = |name: &str, bytes: u64, kl: f64| json!({"name": name, "bytes": bytes, "bits_per_weight": 4.2, "predicted_kl": kl, "kl": kl, "top1_agreement": 0.9});
     let choice = |option: &str, kl: f64| json!({"option": option, "bytes": 10, "kl": kl});
+    let mut compared = mix("int4", 1000, 0.01);
+    compared["kl_error"] = json!(0.0005);
     let search = json!({"schema": "kvant.search/1", "format": "quark", "options": ["int4", "float"], "method": "measured",
         "groups": [{"group": "a.mlp", "chosen": "int4", "choices": [choice("int4", 0.01), choice("float", 0.0)]}],
-        "front": [mix("front", 900, 0.02), mix("front", 90_000, 0.0002)], "compared": [mix("int4", 1000, 0.01)], "chosen": mix("search", 950, 0.009)});
+        "front": [mix("front", 900, 0.02), mix("front", 90_000, 0.0002)], "compared": [compared], "chosen": mix("search", 950, 0.009)});
     let html = Page::of(&[result("search", search)]).unwrap().render(PageFormat::Html);
     assert!(html.contains("a.mlp") && html.contains("<circle") && html.contains("0.009000"), "{html}");
+    assert!(html.contains("0.01000 ± 0.0005000") && html.contains("nats, logarithmic"), "{html}");
     let sensitivity = json!({"schema": "kvant.sensitivity/1", "candidates": ["recipe", "float"], "recipe": {"sqnr_db": 30.0},
         "layers": [{"layer": "conv", "op": "Conv", "alone": [{"sqnr_db": 12.5}]}]});
     let html = Page::of(&[result("graph", sensitivity)]).unwrap().render(PageFormat::Html);
@@ -69,10 +139,11 @@ fn searches_and_sensitivities_have_pages() {
 fn graphs_have_pages() {
     let output = json!({"name": "y", "op": "Gemm", "sqnr_db": 31.25, "cosine": 0.999, "max_error": 0.1});
     let graph = json!({"schema": "kvant.quantize/1", "format": "onnx", "output": "a.onnx", "source_bytes": 400, "output_bytes": 100,
-        "quality": {"samples": 4, "outputs": [output.clone()], "warnings": ["slow"]},
+        "quality": {"samples": 4, "outputs": [output.clone()], "warnings": ["slow"], "suggestions": [{"option": "‹per-channel›", "about": "more scales"}]},
         "report": {"nodes": 3, "quantized_nodes": 2, "tensors": [{"name": "x", "role": "activation", "dtype": "uint8", "scale": 0.5, "range": {"low": -1.0, "high": 2.0}}]}});
     let html = Page::of(&[result("a", graph)]).unwrap().render(PageFormat::Html);
     assert!(html.contains("31.25") && html.contains("slow") && html.contains("uint8"), "{html}");
+    assert!(html.contains("What may help") && html.contains("--per-channel: more scales"), "{html}");
     let evaluated = json!({"schema": "kvant.eval/1", "samples": 4, "top1_agreement": 0.5, "outputs": [output]});
     let html = Page::of(&[result("a", evaluated)]).unwrap().render(PageFormat::Html);
     assert!(html.contains("50.00 %") && html.contains("31.25"), "{html}");
@@ -90,4 +161,11 @@ fn pages_of_kvant_are_known() {
         assert!(!is_page(&file));
     }
     assert!(page.write(&dir.path().join("a.txt")).is_err());
+    // One of the names has a character of two bytes where the beginning that is read ends.
+    for start in ["", "x"] {
+        let name = format!("{start}{}", "ü".repeat(300));
+        let file = dir.path().join("long.md");
+        Page::of(&[result(&name, evaluation(0.1))]).unwrap().write(&file).unwrap();
+        assert!(is_page(&file), "{start}");
+    }
 }
