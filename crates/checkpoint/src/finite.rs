@@ -8,6 +8,9 @@ use kvant_numeric::kernel::FloatDType;
 use kvant_weights::weight::{first_not_finite, place};
 use std::collections::BTreeSet;
 
+/// Bytes that are looked at before their pages are given back.
+const PIECE: usize = 16 << 20;
+
 /// Refuses a source in which a tensor that stays as it is (a norm, a bias, an embedding) holds NaN or infinite values. Small
 /// ones are looked at first.
 ///
@@ -53,7 +56,12 @@ fn check<'a>(checkpoint: &Checkpoint, tensors: impl Iterator<Item = TensorView<'
             Dtype::BF16 => FloatDType::Bf16,
             _ => continue,
         };
-        if let Some((index, value)) = first_not_finite(view.bytes(), source) {
+        let mut pieces = view.pieces(PIECE).enumerate();
+        let broken = pieces.find_map(|(piece, bytes)| {
+            let (index, value) = first_not_finite(bytes, source)?;
+            Some((piece * (PIECE / source.size()) + index, value))
+        });
+        if let Some((index, value)) = broken {
             let tensor = view.name().to_owned();
             let file = file_of(checkpoint, &tensor, None);
             let reason = format!("the value at {:?} is {value}", place(index, view.shape()));

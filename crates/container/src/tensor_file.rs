@@ -182,6 +182,15 @@ impl<'a> TensorView<'a> {
         self.file.map.release(absolute);
     }
 
+    /// Its bytes in pieces of `size` bytes, each to be looked at once: the pages of a piece are given back to the system when the next
+    /// one is asked for, so that tensors of any size take no more memory than a piece.
+    pub fn pieces(self, size: usize) -> impl Iterator<Item = &'a [u8]> {
+        let pieces = self.bytes().chunks(size).enumerate();
+        pieces
+            .inspect(move |(index, _)| self.release_part(index.saturating_sub(1) * size..index * size))
+            .map(|(_, piece)| piece)
+    }
+
     /// Where its bytes are in the map; the header's check keeps them inside, hence within `usize`.
     fn range(&self) -> Range<usize> {
         let Range { start, end } = self.entry.range();

@@ -64,6 +64,8 @@ fn views_release_their_pages() {
     view.release();
     view.release_part(2..usize::MAX);
     assert_eq!((view.name(), view.byte_len(), view.bytes()), ("b", 8, &[1, 2, 3, 4, 5, 6, 7, 8][..]));
+    let pieces: Vec<&[u8]> = view.pieces(3).collect();
+    assert_eq!(pieces, [&[1, 2, 3][..], &[4, 5, 6], &[7, 8]]);
 }
 
 #[test]

@@ -435,11 +435,12 @@ impl<'a> Engine<'a> {
 
     fn copy(&self, kept: &KeptTensor, range: std::ops::Range<usize>) -> Result<Vec<Written>, EngineError> {
         let view = self.tensor(&kept.source)?;
-        let bytes = &view.bytes()[range];
         let mut written = Vec::new();
-        for (i, chunk) in bytes.chunks(COPY_BYTES).enumerate() {
+        for (i, chunk) in view.bytes()[range.clone()].chunks(COPY_BYTES).enumerate() {
             self.check_cancelled()?;
-            written.push(self.write_bytes(kept.tensor, (i * COPY_BYTES) as u64, chunk)?);
+            let at = i * COPY_BYTES;
+            written.push(self.write_bytes(kept.tensor, at as u64, chunk)?);
+            view.release_part(range.start + at..range.start + at + chunk.len());
         }
         view.release();
         Ok(written)
@@ -453,7 +454,7 @@ impl<'a> Engine<'a> {
             ScaleEncoding::of_floats(self.plan.layout().declarations()[kept.tensor].dtype),
         );
         let (mut values, mut written, mut offset) = (Vec::new(), Vec::new(), 0);
-        for chunk in view.bytes().chunks(COPY_BYTES) {
+        for chunk in view.pieces(COPY_BYTES) {
             self.check_cancelled()?;
             values.resize(chunk.len() / from.size(), 0.0f32);
             decode_scales(self.isa, from, chunk, &mut values);
