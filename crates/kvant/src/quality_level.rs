@@ -2,12 +2,13 @@
 
 use crate::checkpoint::planning::outline;
 use crate::error::{Error, ErrorKind};
-use crate::job::{Job, SourceKind};
+use crate::job::{Data, Job, SourceKind};
 use crate::settings::first_given;
-use crate::{gguf, quality, resolve};
+use crate::{calibration, gguf, quality, resolve};
 use kvant_checkpoint::gguf::GgufRecipe;
 use kvant_checkpoint::recipe::{QualityChoice, QualityLevel, Recipe, Settings};
 use kvant_container::Remedy;
+use kvant_forward::forward::Decoder;
 use kvant_gguf::ftype::Ftype;
 use kvant_model::model_config::ModelConfig;
 use kvant_quant::scheme::LayerScheme;
@@ -31,8 +32,12 @@ pub fn settle(job: &mut Job) -> Result<Option<String>, Error> {
     let mut candidate = subject.with_choice(job, &choice);
     let problem = refusal(&candidate).filter(|refusal| refusal.kind == ErrorKind::Unsupported);
     let Some(problem) = problem else {
+        let own = match candidate.data.num_samples.saturating_sub(job.data.num_samples) {
+            0 => String::new(),
+            own => format!("; the model writes {own} of {} sequences", candidate.data.num_samples),
+        };
         *job = candidate;
-        return Ok(Some(format!("‹quality› {asked} is {choice}")));
+        return Ok(Some(format!("‹quality› {asked} is {choice}{own}")));
     };
     for level in std::iter::successors(asked.lower(), |level| level.lower()) {
         let choice = subject.choice(level);
@@ -97,12 +102,36 @@ fn refuse_beside(job: &Job, level: QualityLevel, file: &Settings) -> Result<(), 
     Err(failure.with_remedies(vec![Remedy::text("leave one of them out")]))
 }
 
+/// A model that can write calibration data.
+struct Writer {
+    /// The longest sequence, if there is one.
+    longest: Option<usize>,
+}
+
+impl Writer {
+    /// Has the model write what data of fewer tokens lack, beside what was asked of them. Files without shares are read one after the
+    /// other, which no share stands for.
+    fn fill_up(&self, data: &mut Data, tokens: usize) {
+        let wanted = tokens / calibration::options(data, self.longest).sequence_length.max(1);
+        let asked = data.num_samples;
+        let shares = if data.files.len() == 1 { vec![1.0] } else { data.shares.clone() };
+        let is_text = !shares.is_empty() && data.files.iter().all(|file| !Data::is_self(file));
+        if asked >= wanted || !is_text {
+            return;
+        }
+        let sum: f64 = shares.iter().sum();
+        data.shares = shares.iter().map(|share| share / sum * asked as f64).chain([(wanted - asked) as f64]).collect();
+        data.files.push(Data::SELF.into());
+        data.num_samples = wanted;
+    }
+}
+
 /// What a level chooses for.
 enum Subject {
     /// A GGUF file.
     File(Ftype),
-    /// Layers of these schemes.
-    Layers { schemes: Vec<LayerScheme>, has_experts: bool },
+    /// Layers of these schemes. A model that writes text says how much it reads at once.
+    Layers { schemes: Vec<LayerScheme>, has_experts: bool, writer: Option<Writer> },
 }
 
 impl Subject {
@@ -112,14 +141,17 @@ impl Subject {
             return Some(Subject::File(recipe.ftype()));
         }
         let schemes = Recipe::resolve(line, file).ok()?.schemes().collect();
-        let config = job.source.open().ok()?.config().ok()?.and_then(|json| ModelConfig::from_json(&json).ok());
-        Some(Subject::Layers { schemes, has_experts: config.is_some_and(|config| config.experts.is_some()) })
+        let checkpoint = job.source.open().ok()?;
+        let config = checkpoint.config().ok()?.and_then(|json| ModelConfig::from_json(&json).ok());
+        let has_experts = config.is_some_and(|config| config.experts.is_some());
+        let writer = Decoder::open(&checkpoint).ok().map(|decoder| Writer { longest: decoder.longest() });
+        Some(Subject::Layers { schemes, has_experts, writer })
     }
 
     fn choice(&self, level: QualityLevel) -> QualityChoice {
         match self {
             Subject::File(ftype) => level.choose_for_file(*ftype),
-            Subject::Layers { schemes, has_experts } => level.choose(schemes, *has_experts),
+            Subject::Layers { schemes, has_experts, .. } => level.choose(schemes, *has_experts),
         }
     }
 
@@ -127,6 +159,9 @@ impl Subject {
         let mut job = job.clone();
         job.recipe.scales = choice.scales;
         job.recipe.algorithm = choice.algorithms.iter().map(|name| (*name).to_owned()).collect();
+        if let (Some(tokens), Subject::Layers { writer: Some(writer), .. }) = (choice.fill_up, self) {
+            writer.fill_up(&mut job.data, tokens);
+        }
         // Data have no use for a file that is rounded to nearest, unless it is measured on them.
         let is_file = matches!(self, Subject::File(_));
         if is_file && choice.algorithms.is_empty() && !quality::measures_on_calibration_data(&job) {

@@ -4,7 +4,7 @@
 use kvant_gguf::ftype::Ftype;
 use kvant_numeric::format::MiniFloat;
 use kvant_quant::observer::ObserverRef;
-use kvant_quant::scheme::{FloatScale, FloatScheme, LayerScheme, TensorScheme};
+use kvant_quant::scheme::{ActivationScheme, FloatScale, FloatScheme, LayerScheme, TensorScheme};
 use std::fmt;
 use std::str::FromStr;
 
@@ -26,7 +26,7 @@ pub const QUALITY_LEVELS: [(QualityLevel, &str, &str); 3] = [
     (
         QualityLevel::Best,
         "best",
-        "The least loss, in about a hundred times the time of GPTQ for integers of at most three bits",
+        "The least loss, in hundreds of times the time of GPTQ for integers of at most four bits and for MXFP4",
     ),
 ];
 
@@ -57,7 +57,8 @@ impl QualityLevel {
             let refined = if is_narrow { &[REFINED][..] } else { &[] };
             algorithms.extend(tuned.unwrap_or(refined));
         }
-        QualityChoice { scales: is_searched.then_some(ObserverRef::SEARCH), algorithms }
+        let fill_up = tuned.is_some().then_some(TUNED_TOKENS);
+        QualityChoice { scales: is_searched.then_some(ObserverRef::SEARCH), algorithms, fill_up }
     }
 
     /// The same for a GGUF file.
@@ -65,18 +66,27 @@ impl QualityLevel {
         let is_exact =
             matches!(ftype, Ftype::F32 | Ftype::F16 | Ftype::BF16 | Ftype::Q8_0 | Ftype::TQ1_0 | Ftype::TQ2_0);
         let algorithms = if is_exact || self == QualityLevel::Fast { Vec::new() } else { vec![REFINED] };
-        QualityChoice { scales: None, algorithms }
+        QualityChoice { scales: None, algorithms, fill_up: None }
     }
 }
 
 /// The best rounding: a tenth more time than plain Qronos.
 const REFINED: &str = "qronos:rounds=4";
 
+/// Tuning, in as many steps as were seen to help.
+const TUNED: &str = "autoround:iterations=600";
+
 /// Weights of more bits lose hardly anything however they are rounded.
 const MOST_BITS: u32 = 6;
 
 /// Integers of at most so many bits lose less where they are tuned after Qronos has chosen their codes.
-const TUNED_BITS: u32 = 3;
+const TUNED_BITS: u32 = 4;
+
+/// Inputs of at least so many bits were measured beside tuned integers.
+const INPUT_BITS: u32 = 8;
+
+/// Tuning fits fewer tokens of calibration data than these too closely: it loses less if the model writes the rest of them.
+const TUNED_TOKENS: usize = 32 << 10;
 
 /// Bits of a code, in schemes with codes that algorithms choose.
 fn bits(weight: TensorScheme) -> Option<u32> {
@@ -97,11 +107,15 @@ fn gains_by_search(weight: TensorScheme) -> bool {
     }
 }
 
-/// The algorithms that end in tuning, where they were seen to lose less than without: for integers beside inputs in float, and for
-/// MXFP4 beside inputs in MXFP4.
+/// The algorithms that end in tuning, where they were seen to lose less than without: for integers beside inputs in float or in eight
+/// bits with scales found at run time, and for MXFP4 beside inputs in MXFP4.
 fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
     let is_small = |scheme: &LayerScheme| {
-        scheme.input.is_none() && matches!(scheme.weight, TensorScheme::Int(int) if int.format.bits() <= TUNED_BITS)
+        let reads_closely = |input: ActivationScheme| {
+            !input.needs_calibration() && bits(input.scheme).is_some_and(|bits| bits >= INPUT_BITS)
+        };
+        scheme.input.is_none_or(reads_closely)
+            && matches!(scheme.weight, TensorScheme::Int(int) if int.format.bits() <= TUNED_BITS)
     };
     let is_mxfp4 = |scheme: TensorScheme| {
         matches!(scheme, TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale: FloatScale::E8m0(_), .. }))
@@ -112,8 +126,8 @@ fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
     };
     match schemes {
         [] => None,
-        _ if schemes.iter().all(is_small) => Some(&[REFINED, "autoround"]),
-        _ if schemes.iter().all(is_mxfp4) => Some(&["awq", "autoround"]),
+        _ if schemes.iter().all(is_small) => Some(&[REFINED, TUNED]),
+        _ if schemes.iter().all(is_mxfp4) => Some(&["awq", TUNED]),
         _ => None,
     }
 }
@@ -129,6 +143,8 @@ pub struct QualityChoice {
     pub scales: Option<ObserverRef>,
     /// The algorithms in order. Empty for rounding to nearest.
     pub algorithms: Vec<&'static str>,
+    /// Tokens of calibration data, if the algorithms lose less where the model writes what the user's data lack of them.
+    pub fill_up: Option<usize>,
 }
 
 impl fmt::Display for QualityChoice {
@@ -174,15 +190,17 @@ mod tests {
     fn levels_choose_by_scheme() {
         let (rtn, searched) = ("rounding to nearest", "rounding to nearest with searched scales");
         let (refined, searched_refined) = ("qronos:rounds=4", "qronos:rounds=4 with searched scales");
-        let tuned = "qronos:rounds=4,autoround with searched scales";
+        let tuned = "qronos:rounds=4,autoround:iterations=600 with searched scales";
         for (scheme, expected) in [
-            ("int4:g128", [searched, searched_refined, searched_refined]),
+            ("int4:g128", [searched, searched_refined, tuned]),
             ("int3:g128", [searched, searched_refined, tuned]),
             ("int2:g64:zp", [searched, searched_refined, tuned]),
             ("int6:g64", [searched, searched_refined, searched_refined]),
-            ("int2:g64+int8:token!dynamic", [searched, searched_refined, searched_refined]),
+            ("int2:g64+int8:token!dynamic", [searched, searched_refined, tuned]),
+            ("int4:g64+int4:token!dynamic", [searched, searched_refined, searched_refined]),
+            ("int5:g64", [searched, searched_refined, searched_refined]),
             ("e2m1:g32:e8m0", [rtn, refined, refined]),
-            ("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", [rtn, refined, "awq,autoround"]),
+            ("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", [rtn, refined, "awq,autoround:iterations=600"]),
             ("e2m1:g16:e4m3:f32", [searched, searched_refined, searched_refined]),
             ("int8:channel", [rtn, rtn, rtn]),
             ("e4m3:channel+e4m3:token!dynamic", [rtn, rtn, rtn]),

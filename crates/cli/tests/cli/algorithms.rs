@@ -345,7 +345,7 @@ fn quality_levels_choose_scales_and_algorithms() {
     let place = Place::new();
     place.write("text.txt", &"The tower stood where the river turns. ".repeat(400));
     let base = ["quantize", "nano_llama", "-s", "int4:g64"];
-    let data = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "64"];
+    let data = ["--calib", "text.txt", "--seq-len", "64", "--num-samples", "8"];
     let fast = place.succeed(&[&base[..], &["--quality", "fast", "-o", "fast"]].concat());
     assert!(fast.stderr.contains("--quality fast is rounding to nearest with searched scales"), "{fast:?}");
     place.succeed(&[&base[..], &["--scales", "search", "-o", "spelled"]].concat());
@@ -355,6 +355,14 @@ fn quality_levels_choose_scales_and_algorithms() {
     assert!(planned.stdout.contains("qronos:rounds=4") && planned.stdout.contains("calibration data"), "{planned:?}");
     let blind = place.run(&[&base[..], &["--quality", "balanced", "-o", "out"]].concat());
     assert!(blind.code == Some(2) && blind.stderr.contains("use --quality fast, which needs none"), "{blind:?}");
+    let best = ["plan", "nano_llama", "-s", "int4:g64", "--quality", "best"];
+    let few = place.succeed(&[&best[..], &data].concat());
+    assert!(
+        few.stderr.contains("autoround:iterations=600 with searched scales; the model writes 504 of 512"),
+        "{few:?}"
+    );
+    let enough = place.succeed(&[&best[..], &data[..4], &["--num-samples", "512"]].concat());
+    assert!(enough.stderr.contains("--quality best is ") && !enough.stderr.contains("the model writes"), "{enough:?}");
     let balanced = place.succeed(&[&base[..], &data, &["--quality", "balanced", "-o", "balanced"]].concat());
     assert!(balanced.stderr.contains("--quality balanced is qronos:rounds=4 with searched scales"), "{balanced:?}");
     let spelled = ["--algorithm", "qronos:rounds=4", "--scales", "search", "-o", "qronos"];
