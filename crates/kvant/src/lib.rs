@@ -430,7 +430,10 @@ pub use checkpoint::plan::{CheckpointPlan, Cost, PlannedOutput};
 pub use checkpoint::quantize::CheckpointReport;
 pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};
-pub use evaluate::{EncoderReport, Evaluation, EvaluationReport, TextReport, TextRun};
+pub use evaluate::{
+    ChoicesComparison, ChoicesReport, EncoderReport, Evaluation, EvaluationReport, ModelResult, ModelSize,
+    ModelsReport, TextReport, TextRun,
+};
 pub use events::{Event, Events, Resumption, Stage, Unit};
 pub use family::{add_family, suggest_family};
 pub use generation::language_model::{GenerateUntil, LanguageModel, ModelFacts, TokenPair};

@@ -84,9 +84,10 @@ impl Page {
     /// The page of one result, or of several evaluations beside each other.
     ///
     /// # Errors
-    /// No results, objects of other commands, and several results that are not all evaluations of language models.
+    /// No results, objects of other commands, and several results that are not all evaluations of one kind.
     pub fn of(results: &[NamedResult]) -> Result<Page, Error> {
-        let [result] = results else { return compared::page(results) };
+        let results = compared::expanded(results);
+        let [result] = &results[..] else { return compared::page(&results) };
         let object = Object::of(&result.value);
         let (what, parts) = match object.schema() {
             "kvant.quantize" if object.text("format") == "onnx" => ("Quantization", graph::quantized(&object)),

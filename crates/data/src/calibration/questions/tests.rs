@@ -106,7 +106,10 @@ fn json_lists_and_compressed_lines_are_read() {
 #[test]
 fn unknown_forms_name_what_was_found_and_what_is_known() {
     let error = read("a.jsonl", b"{\"prompt\": \"x\", \"gold\": 1}", None).unwrap_err();
-    assert!(error.to_string().contains("row 1") && error.to_string().contains("gold, prompt"), "{error}");
+    assert!(
+        error.to_string().contains("row 1") && error.to_string().contains("its fields are prompt, gold"),
+        "{error}"
+    );
     let hint = error.hint().unwrap();
     assert!(QuestionForm::ALL.iter().all(|form| hint.contains(form.name())), "{hint}");
     assert!(matches!(read("a.jsonl", b"[1, 2]", None), Err(CalibrationDataError::UnknownQuestion { row: 1, .. })));
