@@ -193,7 +193,8 @@ impl Evaluation {
         }
         if self.choices {
             let found = choices::evaluate(self, reporter)?;
-            return found.into_iter().next().map(EvaluationReport::Choices).ok_or_else(models::no_model);
+            let report = found.into_iter().next().ok_or_else(models::no_model)?;
+            return Ok(EvaluationReport::Choices(Box::new(report)));
         }
         self.one(reporter)
     }

@@ -27,7 +27,7 @@ and one that does not fill a window is a shorter window. Tokens (input_ids) need
 except the first is scored given the tokens before it in the window, and perplexity is the exponential of the mean loss. \
 With --stride, windows overlap, and each window scores only the tokens that the previous one did not.
 
-Standard errors are over windows, because the tokens of one are correlated; a single window has none.
+Standard errors are over windows, because the tokens of one are correlated; they are unknown for a single window.
 
 With --reference, the output also has the Kullback-Leibler divergence from the reference in nats, the share of tokens \
 for which both models agree on the most likely token, and the signal-to-noise ratio (SQNR) of each block's output. A \

@@ -69,7 +69,7 @@ struct Asked {
 }
 
 /// Has all models answer the questions, one after the other; the reference first.
-pub(super) fn evaluate(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Result<Vec<Box<ChoicesReport>>, Error> {
+pub(super) fn evaluate(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Result<Vec<ChoicesReport>, Error> {
     refuse_settings(evaluation)?;
     refuse_directory("‹choices›", &evaluation.data)?;
     let all = || evaluation.models().chain(evaluation.reference.as_deref());
@@ -85,7 +85,7 @@ pub(super) fn evaluate(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Resu
     let report = |asked: &Asked| {
         let start = Instant::now();
         let found = answers(asked, &questions, reporter)?;
-        Ok(Box::new(ChoicesReport {
+        Ok(ChoicesReport {
             form,
             questions: questions.len(),
             accuracy: share(&found, |answered| answered.is_right),
@@ -93,7 +93,7 @@ pub(super) fn evaluate(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Resu
             seconds: start.elapsed().as_secs_f64(),
             activations: asked.activations.clone(),
             comparison: reference.as_deref().map(|reference| ChoicesComparison::of(&found, reference)),
-        }))
+        })
     };
     models.iter().map(report).collect()
 }

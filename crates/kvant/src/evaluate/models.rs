@@ -67,7 +67,10 @@ pub(super) fn evaluate(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Resu
     let sizes = models.iter().map(|model| size(model)).collect::<Result<Vec<_>, Error>>()?;
     let reference = evaluation.reference.as_deref().map(size).transpose()?;
     let reports = match evaluation.choices {
-        true => choices::evaluate(evaluation, reporter)?.into_iter().map(EvaluationReport::Choices).collect(),
+        true => {
+            let found = choices::evaluate(evaluation, reporter)?.into_iter();
+            found.map(|report| EvaluationReport::Choices(Box::new(report))).collect()
+        }
         false => reports(evaluation, &models, reporter)?,
     };
     let models = sizes.into_iter().zip(reports).map(|(size, report)| ModelResult { size, report }).collect();

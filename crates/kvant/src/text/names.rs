@@ -1,4 +1,4 @@
-//! Names by which people tell models apart.
+//! Short names of models in tables.
 
 use super::shown;
 use std::path::Path;
