@@ -49,7 +49,9 @@ def as_files(command: str, given: dict[str, Any]) -> Iterator[tuple[dict[str, An
         return
     import tempfile
 
-    is_graph = _kvant.is_graph(given["model"]) if "model" in given else False
+    models = given.get("model", [])
+    models = [models] if isinstance(models, str | os.PathLike) else list(models)
+    is_graph = _kvant.is_graph(models[0]) if models else False
     with tempfile.TemporaryDirectory(prefix="kvant-") as directory:
         written = {}
         for keyword, purpose in in_memory.items():

@@ -139,14 +139,21 @@ class ConvertReport(Report):
 class EvaluateReport(Report):
     """A measurement.
 
-    The rows are the blocks of a language model (with a reference), or of an encoder, or the outputs of a graph.
+    The rows are the models where several were given, the blocks of a language model (with a reference), or of an
+    encoder, or the outputs of a graph.
 
     Attributes:
+        models: An object for each of several models, with the values of its evaluation; the others are None then.
         perplexity: Perplexity of a language model.
+        perplexity_error: Its standard error over windows; None if there is one window only.
         reference_perplexity: That of the reference.
         kl_mean: Mean Kullback-Leibler divergence from the reference, in nats.
         top1_agreement: Share of tokens or samples for which both models agree on the most likely class.
         tokens: Tokens that were scored.
+        positions: An object for each range of positions in the window, with the mean loss of its tokens.
+        accuracy: Share of questions with choices (`choices`) that a language model answers right.
+        accuracy_norm: The same by the likelihood per character of a choice.
+        flips: Questions that it answers differently than the reference.
         samples: Samples of a graph that were run.
         outputs: An object for each output of a graph or an encoder, with its signal-to-noise ratio in dB.
         embedding_cosine_mean: Mean cosine of an encoder's embeddings of texts and those of the reference.
@@ -155,13 +162,19 @@ class EvaluateReport(Report):
         seconds: Duration of the run.
     """
 
-    _ROWS: ClassVar[tuple[str, ...]] = ("blocks", "outputs")
+    _ROWS: ClassVar[tuple[str, ...]] = ("models", "blocks", "outputs")
 
+    models: list[dict[str, Any]] | None = None
     perplexity: float | None = None
+    perplexity_error: float | None = None
     reference_perplexity: float | None = None
     kl_mean: float | None = None
     top1_agreement: float | None = None
     tokens: int | None = None
+    positions: list[dict[str, Any]] | None = None
+    accuracy: float | None = None
+    accuracy_norm: float | None = None
+    flips: int | None = None
     samples: int | None = None
     outputs: list[dict[str, Any]] | None = None
     embedding_cosine_mean: float | None = None

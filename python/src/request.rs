@@ -54,7 +54,7 @@ pub fn carry_out(request: Request, events: &mut dyn Events, cancel: &CancelToken
         Request::Evaluate(evaluation) => {
             let report = evaluation.run(events, cancel)?;
             send(events, &report.remarks());
-            Ok(answer("eval", report.to_json(), report.sections()))
+            Ok(answer("eval", report.to_json(), report.sections(false)))
         }
         Request::Verify(verification) => {
             let report = verification.run()?;

@@ -89,6 +89,9 @@ def test_evaluate_compares_with_the_reference(llama: Path, texts: list[str], tmp
         kvant.evaluate(tmp_path / "out", [text, text], reference=llama, seq_len=64, progress=False)
     in_memory = kvant.evaluate(tmp_path / "out", texts, reference=llama, seq_len=64, progress=False)
     assert in_memory.perplexity == report.perplexity
+    both = kvant.evaluate([tmp_path / "out", llama], texts, reference=llama, seq_len=64, progress=False)
+    assert [row["perplexity"] for row in both.models] == [report.perplexity, report.reference_perplexity]
+    assert len(both.to_pandas()) == 2
 
 
 def test_verify_reports_findings_instead_of_raising(llama: Path) -> None:

@@ -90,10 +90,12 @@ FUNCTIONS: list[dict[str, Any]] = [
         "command": "eval",
         "report": "EvaluateReport",
         "positional": ["model", "data"],
-        "summary": "Measures the perplexity of a language model, or how far a model is from its `reference`.",
+        "summary": "Measures the perplexity of language models, or how far models are from their `reference`.",
         "paragraphs": [
             "`data` of a language model is a file, or a list of texts, which are joined with blank lines. "
-            "Data of an ONNX graph are files or in memory, as for `quantize`."
+            "Data of an ONNX graph are files or in memory, as for `quantize`. Instead of `data`, `choices` is a file "
+            "of multiple-choice questions.",
+            "Several models are measured on the same data: the report has a row for each in `models`.",
         ],
     },
     {

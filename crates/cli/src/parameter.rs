@@ -7,7 +7,7 @@ use std::any::TypeId;
 use std::path::PathBuf;
 
 /// Options that describe the output of the command line.
-const OF_THE_TERMINAL: &[&str] = &["dry_run", "all", "suggest_family", "then", "help", "version"];
+const OF_THE_TERMINAL: &[&str] = &["dry_run", "all", "by_position", "suggest_family", "then", "help", "version"];
 
 /// An option or argument of a command.
 #[derive(Clone, Debug)]

@@ -213,7 +213,14 @@ impl From<ConvertArgs> for Conversion {
 
 impl From<EvalArgs> for Evaluation {
     fn from(args: EvalArgs) -> Evaluation {
+        // There is a model, and one of both files.
+        let mut models = args.model.into_iter();
+        let source = Source { model: models.next().unwrap_or_default(), adapters: args.adapters.lora };
+        let choices = args.choices.is_some();
+        let data = args.choices.or(args.data).unwrap_or_default();
         Evaluation {
+            others: models.collect(),
+            choices,
             column: args.column,
             reference: args.reference,
             tokenizer: args.tokenizer,
@@ -225,7 +232,7 @@ impl From<EvalArgs> for Evaluation {
             page: args.page.report,
             preprocess: args.preprocess,
             limits: limits(&args.run, args.max_memory, args.engine),
-            ..Evaluation::new(Source { model: args.model, adapters: args.adapters.lora }, args.data)
+            ..Evaluation::new(source, data)
         }
     }
 }

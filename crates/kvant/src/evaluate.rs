@@ -1,4 +1,11 @@
-//! Measuring how well a model predicts a text, or how far an encoder or a graph is from its float model.
+//! Measuring how well models predict a text or answer questions, or how far encoders or graphs are from their float model.
+
+mod choices;
+mod json;
+mod models;
+
+pub use choices::{ChoicesComparison, ChoicesReport};
+pub use models::{ModelResult, ModelSize, ModelsReport};
 
 use crate::cancel::CancelToken;
 use crate::ending::concluded_reading;
@@ -9,7 +16,7 @@ use crate::images::{self, IMAGES, Media, SOUNDS, TowerRun};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
-use crate::onnx::text::{TextRequest, TextResult, evaluate as text_of_graph};
+use crate::onnx::text::{PreparedText, TextRequest, TextResult, prepare};
 use crate::page;
 use crate::paths::{MODEL, Paths, data_file, page_format, refuse_directory, refuse_missing};
 use crate::settings::first_given;
@@ -22,8 +29,8 @@ use kvant_data::calibration::{Documents, TokenDocument};
 use kvant_data::images::{ImageOptions, ImageProcessor};
 use kvant_data::sounds::{SoundInput, SoundOptions};
 use kvant_forward::evaluation::{
-    Comparison, EncoderEvaluation, Evaluation as TextEvaluation, Options, Pooling, ReadoutComparison, default_window,
-    evaluate_documents, evaluate_encoder, evaluate_scored,
+    EncoderEvaluation, Evaluation as TextEvaluation, Options, Pooling, default_window, evaluate_documents,
+    evaluate_encoder, evaluate_scored,
 };
 use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, inputs};
@@ -31,19 +38,23 @@ use kvant_onnx::error::QuantizeError;
 use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_graph, widened};
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeChoice;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An evaluation of a model.
+/// An evaluation of a model, or of several on the same data.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// A float or quantized checkpoint, a GGUF file, or a quantized graph.
     pub source: Source,
+    /// Further models, which are measured on the same data.
+    pub others: Vec<PathBuf>,
     /// A file in a format of calibration data, or of text with another name; for models of images or sounds a file or folder of these or of
     /// arrays; for graphs that are no decoders arrays, images, or `random`.
     pub data: PathBuf,
+    /// Whether the data are questions with choices, and the model answers them: see [`Questions`](kvant_data::calibration::Questions).
+    pub choices: bool,
     /// The field of a row that holds its text, conversation or tokens; found by its name by default.
     pub column: Option<String>,
     /// The source of this model, to compare with. Required for graphs on arrays or images.
@@ -60,7 +71,7 @@ pub struct Evaluation {
     pub labels: Option<String>,
     /// The path for a report for people, in HTML (.html) or Markdown (.md).
     pub page: Option<PathBuf>,
-    /// Samples of a graph's data, images or sounds to take; `None` is all.
+    /// Windows of a text, questions, samples of a graph's data, images or sounds to take, the first ones; `None` is all.
     pub num_samples: Option<usize>,
     /// The preprocessing of images for a graph.
     pub preprocess: Option<String>,
@@ -76,6 +87,23 @@ pub enum EvaluationReport {
     Encoder(Box<EncoderReport>),
     /// Of a graph.
     Graph(Box<GraphEvaluation>),
+    /// Of a language model that answers questions.
+    Choices(Box<ChoicesReport>),
+    /// Of several models.
+    Models(Box<ModelsReport>),
+}
+
+impl EvaluationReport {
+    /// The measurements on texts.
+    fn texts(&mut self) -> Box<dyn Iterator<Item = &mut TextReport> + '_> {
+        match self {
+            EvaluationReport::Text(report) => Box::new(std::iter::once(&mut **report)),
+            EvaluationReport::Models(report) => {
+                Box::new(report.models.iter_mut().flat_map(|model| model.report.texts()))
+            }
+            _ => Box::new(std::iter::empty()),
+        }
+    }
 }
 
 /// Perplexity of a language model on a text.
@@ -114,7 +142,9 @@ impl Evaluation {
     pub fn new(source: Source, data: impl Into<PathBuf>) -> Evaluation {
         Evaluation {
             source,
+            others: Vec::new(),
             data: data.into(),
+            choices: false,
             column: None,
             reference: None,
             tokenizer: None,
@@ -136,9 +166,8 @@ impl Evaluation {
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<EvaluationReport, Error> {
         self.check_page()?;
         let mut report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
-        if let EvaluationReport::Text(report) = &mut report {
-            report.data = EvaluatedData::of(&self.data);
-        }
+        let data = EvaluatedData::of(&self.data);
+        report.texts().for_each(|report| report.data.clone_from(&data));
         page::write(self.page.as_deref(), &self.source.model, "eval", || report.to_json())?;
         Ok(report)
     }
@@ -152,7 +181,7 @@ impl Evaluation {
             return Err(failure.with_remedies(vec![Remedy::text("name another file for ‹report›, or move it away")]));
         }
         let mut paths = Paths::new(false, true);
-        paths.reads_model(&self.source.model);
+        self.models().for_each(|model| paths.reads_model(model));
         paths.reads_adapters(&self.source.adapters);
         paths.reads("the data", data_file(self.source.kind(), &self.data));
         if let Some(reference) = &self.reference {
@@ -162,15 +191,34 @@ impl Evaluation {
         paths.check()
     }
 
+    /// All models, in the order in which they were named.
+    fn models(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(self.source.model.as_path()).chain(self.others.iter().map(PathBuf::as_path))
+    }
+
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
+        let data = if self.choices { "‹choices›" } else { "‹data›" };
         let named = [
-            (MODEL, Some(self.source.model.as_path())),
-            ("‹data›", data_file(self.source.kind(), &self.data)),
+            (data, data_file(self.source.kind(), &self.data)),
             ("‹reference›", self.reference.as_deref()),
             ("‹tokenizer›", self.tokenizer.as_deref()),
         ];
+        let named = named.into_iter().filter_map(|(what, path)| Some((what, path?)));
         let adapters = self.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
-        refuse_missing(named.into_iter().filter_map(|(what, path)| Some((what, path?))).chain(adapters))?;
+        refuse_missing(self.models().map(|model| (MODEL, model)).chain(named).chain(adapters))?;
+        if !self.others.is_empty() {
+            return models::evaluate(self, reporter);
+        }
+        if self.choices {
+            let found = choices::evaluate(self, reporter)?;
+            let report = found.into_iter().next().ok_or_else(models::no_model)?;
+            return Ok(EvaluationReport::Choices(Box::new(report)));
+        }
+        self.one(reporter)
+    }
+
+    /// A model alone.
+    fn one(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
         match self.source.kind() {
             SourceKind::Graph if is_text(&self.data) => {
                 Ok(EvaluationReport::Text(Box::new(self.graph_text(reporter)?)))
@@ -191,7 +239,7 @@ impl Evaluation {
         if let Some(input) = sounds::input(&checkpoint) {
             return self.sounds(&checkpoint, input, reporter);
         }
-        self.refuse_graph_settings()?;
+        self.refuse_settings_of_graphs_alone()?;
         refuse_directory("‹data›", &self.data)?;
         let mut decoder = Decoder::open_any(&checkpoint)?;
         let original = self.reference.as_deref().map(job::open).transpose()?;
@@ -202,17 +250,8 @@ impl Evaluation {
         let data =
             Documents::load_with_images(&self.data, self.column.as_deref(), tokenizer, decoder.vocabulary(), images)?;
         data.warnings.iter().for_each(|warning| reporter.warning(&warning.to_string()));
-        let options = Options {
-            window: self.seq_len.unwrap_or_else(|| default_window(decoder.longest())),
-            stride: self.stride,
-            memory: self.limits.memory.0,
-        };
-        if let Some(longest) = decoder.longest().filter(|longest| options.window > *longest) {
-            reporter.note(&format!(
-                "windows of {} tokens are longer than the {longest} that the model was made for",
-                options.window
-            ));
-        }
+        let options = self.windows(self.seq_len.unwrap_or_else(|| default_window(decoder.longest())));
+        note_long_windows(options.window, decoder.longest(), reporter);
         reporter.started();
         let activations = decoder.quantized_activations();
         if !data.images.is_empty() {
@@ -232,6 +271,11 @@ impl Evaluation {
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
         Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations }, data: None })))
+    }
+
+    /// Windows of a length, as many as are to be taken.
+    fn windows(&self, window: usize) -> Options {
+        Options { window, stride: self.stride, most: self.num_samples, memory: self.limits.memory.0 }
     }
 
     /// Gives both models the images in the data.
@@ -350,19 +394,11 @@ impl Evaluation {
         let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
         let watch = progress.watch_cancelled();
         let (ops, both) = (self.precision.ops(), (model, reference));
-        let options = Options { window, stride: None, memory: self.limits.memory.0 };
+        let options = Options { window, stride: None, most: None, memory: self.limits.memory.0 };
         let work = || evaluate_encoder(both, &ops, &documents, Pooling::Mean, options, watch);
         let found = self.limits.pool()?.install(work)?;
         let activations = model.quantized_activations();
         Ok(EvaluationReport::Encoder(Box::new(EncoderReport { found, activations, media: Some(media) })))
-    }
-
-    /// Refuses what only graphs have, so that no setting is silently without effect.
-    fn refuse_graph_settings(&self) -> Result<(), Error> {
-        let given = [(self.num_samples.is_some(), "‹num-samples›")];
-        let hint = "leave it out: all windows of the text are evaluated";
-        refuse_given(&given, "applies only to ONNX graphs and models of images or sounds", hint)?;
-        self.refuse_settings_of_graphs_alone()
     }
 
     /// Refuses what no checkpoint has.
@@ -390,12 +426,8 @@ impl Evaluation {
 
     /// Refuses what only arrays and images have.
     fn refuse_array_settings(&self) -> Result<(), Error> {
-        let given = [
-            (self.num_samples.is_some(), "‹num-samples›"),
-            (self.labels.is_some(), "‹labels›"),
-            (self.preprocess.is_some(), "‹preprocess›"),
-        ];
-        refuse_given(&given, "does not apply to text", "leave it out: all windows of the text are evaluated")
+        let given = [(self.labels.is_some(), "‹labels›"), (self.preprocess.is_some(), "‹preprocess›")];
+        refuse_given(&given, "does not apply to text", "leave it out")
     }
 
     /// Refuses what only checkpoints and GGUF files have.
@@ -410,6 +442,13 @@ impl Evaluation {
 
     /// A decoder as a graph on text.
     fn graph_text(&self, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
+        let prepared = self.prepare_graph(reporter)?;
+        reporter.started();
+        run_graph(&prepared, &self.limits, reporter)
+    }
+
+    /// Everything that can be refused of a decoder as a graph on text is refused here.
+    fn prepare_graph(&self, reporter: &Reporter<'_>) -> Result<PreparedText, Error> {
         self.refuse_checkpoint_settings()?;
         self.refuse_array_settings()?;
         refuse_idle_library(&self.limits.engine)?;
@@ -425,10 +464,9 @@ impl Evaluation {
             tokenizer: self.tokenizer.as_deref(),
             seq_len: self.seq_len,
             stride: self.stride,
-            limits: &self.limits,
+            most: self.num_samples,
         };
-        let TextResult { found, engine } = text_of_graph(&request, reporter)?;
-        Ok(TextReport { found, run: TextRun::Engine(engine), data: None })
+        prepare(&request, reporter)
     }
 
     fn graph(&self, reporter: &Reporter<'_>) -> Result<GraphEvaluation, Error> {
@@ -467,6 +505,18 @@ impl Evaluation {
         let _ = watch(0, all);
         let done = &mut |done| watch(done as u64, all);
         Ok(evaluate_graph(&reference, quantized, &mut samples, labels.as_deref(), &runtime, done)?)
+    }
+}
+
+/// Runs the graph of a decoder on text.
+fn run_graph(prepared: &PreparedText, limits: &Limits, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
+    let TextResult { found, engine } = prepared.run(limits, reporter)?;
+    Ok(TextReport { found, run: TextRun::Engine(engine), data: None })
+}
+
+fn note_long_windows(window: usize, longest: Option<usize>, reporter: &Reporter<'_>) {
+    if let Some(longest) = longest.filter(|longest| window > *longest) {
+        reporter.note(&format!("windows of {window} tokens are longer than the {longest} that the model was made for"));
     }
 }
 
@@ -542,82 +592,4 @@ fn reference_is_graph(reference: &Path) -> Error {
 fn no_reference() -> Error {
     let error = Error::new(ErrorKind::Usage, "an ONNX graph is measured against the float graph it was made from");
     error.with_remedies(vec![Remedy::setting("reference", "name that with ‹reference›")])
-}
-
-impl EvaluationReport {
-    /// The report as an object of `docs/schemas/eval.schema.json`, without its `schema` key.
-    pub fn to_json(&self) -> Value {
-        match self {
-            EvaluationReport::Text(report) => report.to_json(),
-            EvaluationReport::Encoder(report) => report.to_json(),
-            EvaluationReport::Graph(report) => json!(report),
-        }
-    }
-}
-
-impl TextReport {
-    fn to_json(&self) -> Value {
-        let found = &self.found;
-        let mut object = json!({
-            "perplexity": found.perplexity,
-            "tokens": found.tokens,
-            "windows": found.windows,
-            "seq_len": found.window,
-            "seconds": found.seconds,
-            "tokens_per_second": found.tokens_per_second(),
-            "data": self.data,
-        });
-        if let (Some(comparison), Value::Object(object)) = (&found.comparison, &mut object) {
-            object.extend(compared(comparison));
-        }
-        match &self.run {
-            TextRun::Forward { activations } => {
-                object["quantized_activations"] = json!(activations);
-                if let Some(comparison) = &found.comparison {
-                    object["blocks"] = blocks(&comparison.blocks);
-                }
-            }
-            TextRun::Engine(name) => object["engine"] = json!(name),
-        }
-        object
-    }
-}
-
-impl EncoderReport {
-    fn to_json(&self) -> Value {
-        let found = &self.found;
-        let readout = |readout: &ReadoutComparison| json!({"name": readout.name, "sqnr_db": readout.decibels, "top1_agreement": readout.agreement});
-        json!({
-            "sequences": found.sequences,
-            "tokens": found.tokens,
-            "seq_len": found.window,
-            "seconds": found.seconds,
-            "tokens_per_second": found.tokens_per_second(),
-            "pooling": found.pooling.name(),
-            "embedding_cosine_mean": found.mean_cosine,
-            "embedding_cosine_min": found.least_cosine,
-            "hidden_sqnr_db": found.hidden_decibels,
-            "outputs": found.readouts.iter().map(readout).collect::<Value>(),
-            "blocks": blocks(&found.blocks),
-            "quantized_activations": self.activations,
-        })
-    }
-}
-
-fn blocks(decibels: &[f64]) -> Value {
-    // JSON has no infinity: a block without error has no ratio.
-    decibels.iter().enumerate().map(|(block, decibels)| json!({"block": block, "sqnr_db": decibels})).collect()
-}
-
-fn compared(comparison: &Comparison) -> impl Iterator<Item = (String, Value)> {
-    let fields = [
-        ("reference_perplexity", json!(comparison.reference_perplexity)),
-        ("perplexity_ratio", json!(comparison.perplexity_ratio.value)),
-        ("perplexity_ratio_error", json!(comparison.perplexity_ratio.error)),
-        ("kl_mean", json!(comparison.kl_mean.value)),
-        ("kl_mean_error", json!(comparison.kl_mean.error)),
-        ("kl_p99", json!(comparison.kl_p99)),
-        ("top1_agreement", json!(comparison.top1_agreement)),
-    ];
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value))
 }

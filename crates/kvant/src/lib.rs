@@ -431,7 +431,10 @@ pub use checkpoint::plan::{CheckpointPlan, Cost, PlannedOutput};
 pub use checkpoint::quantize::CheckpointReport;
 pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};
-pub use evaluate::{EncoderReport, Evaluation, EvaluationReport, TextReport, TextRun};
+pub use evaluate::{
+    ChoicesComparison, ChoicesReport, EncoderReport, Evaluation, EvaluationReport, ModelResult, ModelSize,
+    ModelsReport, TextReport, TextRun,
+};
 pub use evaluated_data::EvaluatedData;
 pub use events::{Event, Events, Resumption, Stage, Unit};
 pub use family::{add_family, suggest_family};

@@ -12,7 +12,7 @@ use kvant_checkpoint::engine::rejection_report;
 use kvant_container::{Checkpoint, Remedy, write_file};
 use kvant_data::calibration as data;
 use kvant_data::images::{ImagesUnread, TextImages};
-use kvant_forward::evaluation::{Comparison, Evaluation, JoinedSequences, default_window, evaluate_sequences};
+use kvant_forward::evaluation::{Comparison, Evaluation, JoinedSequences, Mean, default_window, evaluate_sequences};
 use kvant_forward::forward::Decoder;
 use kvant_quant::counts::number;
 use serde_json::{Value, json};
@@ -179,14 +179,12 @@ impl<'a> Gate<'a> {
             return None;
         }
         Some(format!(
-            "the limits are checked on only {} of {}: KL divergence {:.6} ± {:.6}, ratio of perplexities {:.4} ± {:.4}; \
+            "the limits are checked on only {} of {}: KL divergence {}, ratio of perplexities {}; \
              give a longer text with ‹eval› FILE for smaller errors",
             number(found.tokens, "token"),
             self.data,
-            comparison.kl_mean.value,
-            comparison.kl_mean.error,
-            comparison.perplexity_ratio.value,
-            comparison.perplexity_ratio.error
+            shown_mean(comparison.kl_mean, 6),
+            shown_mean(comparison.perplexity_ratio, 4)
         ))
     }
 
@@ -240,6 +238,14 @@ impl<'a> Gate<'a> {
         let worst =
             drops.map(|(block, decibels)| format!(" (the error is largest after block {block}: {decibels:.1} dB)"));
         format!("{algorithm}, {scheme}, or more bits for some {layers} with ‹override›{}", worst.unwrap_or_default())
+    }
+}
+
+/// A mean with its standard error, which a single window does not have.
+fn shown_mean(mean: Mean, digits: usize) -> String {
+    match mean {
+        Mean { value, error } if error.is_nan() => format!("{value:.digits$}"),
+        Mean { value, error } => format!("{value:.digits$} ± {error:.digits$}"),
     }
 }
 

@@ -89,7 +89,6 @@ fn graphs_without_text_to_measure_are_refused_with_a_way_out() {
         2,
         &["is no ONNX graph", "kvant convert CHECKPOINT --to onnx"],
     );
-    refused(&[&["float.onnx", "--num-samples", "3"], &named[..]].concat(), 2, &["--num-samples", "leave it out"]);
     refused(&[&["float.onnx", "--precision", "bf16"], &named[..]].concat(), 2, &["--precision", "leave it out"]);
     place.write("rows.jsonl", "{\"text\": \"a\"}\n");
     refused(

@@ -9,6 +9,7 @@ mod convert;
 mod counts;
 mod decoder_graphs;
 mod errors;
+mod evaluate;
 mod external_data;
 mod family;
 #[cfg(unix)]

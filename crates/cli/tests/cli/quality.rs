@@ -254,11 +254,15 @@ fn result_beyond_quality_limits_is_not_written() {
 fn limits_on_few_tokens_report_their_error() {
     let place = place();
     place.write("short.txt", &TEXT.repeat(4));
-    for (text, is_short) in [("short.txt", true), ("text.txt", false)] {
+    // A single window has no standard error.
+    for (text, length, is_short, has_error) in
+        [("short.txt", "64", true, true), ("short.txt", "512", true, false), ("text.txt", "512", false, false)]
+    {
         let line = ["quantize", "nano_llama", "-s", "int8", "--weights-only", "--eval", text, "--max-kl", "1", "-q"];
-        let run = place.succeed(&[&line[..], &["-o", "out", "--overwrite"]].concat());
-        let warned = run.stderr.contains("the limits are checked on only") && run.stderr.contains(" ± ");
-        assert_eq!(warned, is_short, "{}", run.stderr);
+        let run = place.succeed(&[&line[..], &["--seq-len", length, "-o", "out", "--overwrite"]].concat());
+        assert_eq!(run.stderr.contains("the limits are checked on only"), is_short, "{}", run.stderr);
+        assert_eq!(run.stderr.contains(" ± "), has_error, "{}", run.stderr);
+        assert!(!run.stderr.contains("NaN"), "{}", run.stderr);
     }
 }
 

@@ -98,7 +98,7 @@ pub(super) fn look(
         if file.is_read_whole() && std::fs::metadata(&file.path).is_ok_and(|found| found.len() > WHOLE) {
             return Ok(Beginning::Usable(needs));
         }
-        let reading = Reading { max_bytes, max_document: TEXT, column };
+        let reading = Reading { max_bytes, max_document: TEXT, column, marks: None };
         let (before, mut is_enough) = (rows, false);
         (file.format.read)(file, &reading, &mut |row| {
             rows += 1;

@@ -49,6 +49,9 @@ impl From<Result<Document, Skip>> for Row {
 /// Takes rows until it has enough.
 pub(super) type Sink<'a> = dyn FnMut(Row) -> Result<ControlFlow<()>, CalibrationDataError> + 'a;
 
+/// Takes rows with their fields until it has enough.
+pub(super) type RowSink<'a> = dyn FnMut(Result<Value, Skip>) -> Result<ControlFlow<()>, CalibrationDataError> + 'a;
+
 /// The reason that a row is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -73,7 +73,7 @@ impl Documents {
             rows: 0,
             skipped: BTreeMap::new(),
         };
-        let reading = Reading { max_bytes: MOST, max_document: MOST, column };
+        let reading = Reading { max_bytes: MOST, max_document: MOST, column, marks: None };
         (file.format.read)(file, &reading, &mut |row| reader.take(row))?;
         reader.finish(column)
     }

@@ -231,6 +231,40 @@ pub enum CalibrationDataError {
         /// The requested field.
         column: Option<String>,
     },
+    /// A file with other rows than questions with choices.
+    #[error("{}: questions with choices are read from JSON, JSON lines and Parquet", kvant_container::shown(file))]
+    QuestionFormat {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A file without a row.
+    #[error("{} holds no question", kvant_container::shown(file))]
+    NoQuestion {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A row in none of the known forms of questions.
+    #[error("{}, row {row}: no known form of a question with choices: {found}", kvant_container::shown(file))]
+    UnknownQuestion {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+        /// The fields of the row.
+        found: String,
+    },
+    /// A question that cannot be asked.
+    #[error("{}, row {row}: {what}", kvant_container::shown(file))]
+    Question {
+        /// The file.
+        file: PathBuf,
+        /// The row, counted from 1.
+        row: u64,
+        /// The problem.
+        what: String,
+        /// The remedy.
+        hint: &'static str,
+    },
 }
 
 fn column_of_text(wanted: Option<&str>) -> String {
@@ -257,9 +291,11 @@ impl Diagnostic for CalibrationDataError {
             Self::Read { .. } => ErrorKind::Io,
             Self::File(error) => error.kind(),
             Self::Tokenizer(error) => error.kind(),
-            Self::UnknownFormat { .. } | Self::Unsupported { .. } | Self::NotBuilt { .. } | Self::TooLarge { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::UnknownFormat { .. }
+            | Self::Unsupported { .. }
+            | Self::NotBuilt { .. }
+            | Self::TooLarge { .. }
+            | Self::QuestionFormat { .. } => ErrorKind::Unsupported,
             Self::NoFields { .. } | Self::Shares { .. } | Self::Twice { .. } | Self::ImagesCut { .. } => {
                 ErrorKind::Usage
             }
@@ -278,6 +314,10 @@ impl Diagnostic for CalibrationDataError {
             Self::NotBuilt { feature, .. } => {
                 return Some(format!("build Kvant with `--features {feature}`, or give the rows as JSON lines"));
             }
+            Self::QuestionFormat { .. } => "give a file whose name ends in .jsonl, .json or .parquet",
+            Self::NoQuestion { .. } => "give a file with one question in each row",
+            Self::UnknownQuestion { .. } => return Some(super::questions::known_forms()),
+            Self::Question { hint, .. } => hint,
             Self::Damaged { .. } => "the file is damaged, or not what data of its kind hold",
             Self::NoColumn { .. } => "name the column that holds the text with ‹column›",
             Self::NoFields { .. } => {

@@ -1,8 +1,9 @@
 //! The fields of a row that hold its text: a table of names, and the conversion of a row to a document.
 
-use super::conversation;
-use super::document::{Document, Skip};
+use super::document::{Document, Sink, Skip};
+use super::{CalibrationDataError, conversation};
 use serde_json::{Map, Value};
+use std::ops::ControlFlow;
 
 /// The conversion of a row's fields to a document.
 enum Rule {
@@ -48,6 +49,14 @@ pub(super) fn is_relevant(name: &str, column: Option<&str>) -> bool {
         Some(column) => name == column || ADDED.contains(&name),
         None => ADDED.contains(&name) || RULES.iter().any(|rule| rule.names().contains(&name)),
     }
+}
+
+/// Takes rows with their fields, and hands them on as documents.
+pub(super) fn documents(
+    column: Option<&str>,
+    sink: &mut Sink<'_>,
+) -> impl FnMut(Result<Value, Skip>) -> Result<ControlFlow<()>, CalibrationDataError> {
+    move |row| sink(row.and_then(|row| document(&row, column)).into())
 }
 
 /// A row as a document: a bare text, a bare conversation, or an object whose fields are known or named by `column`.

@@ -1,12 +1,16 @@
 //! The data formats and their file extensions. Does not read files.
 
 use super::CalibrationDataError;
-use super::document::Sink;
+use super::document::{RowSink, Sink};
+use super::fields;
 use super::source::{array, json, json_lines, parquet, tensors, text};
 use std::path::{Path, PathBuf};
 
 /// Hands the rows of a file to a sink, until that has enough or the file ends.
 type Read = fn(&DataFile, &Reading<'_>, &mut Sink<'_>) -> Result<(), CalibrationDataError>;
+
+/// Hands out the rows of a file with their fields, in the same way.
+type ReadRows = fn(&DataFile, &Reading<'_>, &mut RowSink<'_>) -> Result<(), CalibrationDataError>;
 
 /// A format of files.
 pub(super) struct Format {
@@ -16,17 +20,19 @@ pub(super) struct Format {
     compressible: bool,
     /// The function that reads it.
     pub read: Read,
+    /// The function that reads its rows; `None` where these have no fields.
+    pub rows: Option<ReadRows>,
 }
 
 /// The formats. `.json` may also hold one JSON value after another, as `.jsonl` does.
 static FORMATS: [Format; 7] = [
-    Format { ending: "txt", compressible: true, read: text::read },
-    Format { ending: "jsonl", compressible: true, read: json_lines::read },
-    Format { ending: "ndjson", compressible: true, read: json_lines::read },
-    Format { ending: "json", compressible: true, read: json::read },
-    Format { ending: "parquet", compressible: false, read: parquet::read },
-    Format { ending: "npy", compressible: false, read: array::read },
-    Format { ending: "safetensors", compressible: false, read: tensors::read },
+    Format { ending: "txt", compressible: true, read: text::read, rows: None },
+    Format { ending: "jsonl", compressible: true, read: json_lines::read, rows: Some(json_lines::rows) },
+    Format { ending: "ndjson", compressible: true, read: json_lines::read, rows: Some(json_lines::rows) },
+    Format { ending: "json", compressible: true, read: json::read, rows: Some(json::rows) },
+    Format { ending: "parquet", compressible: false, read: parquet::read, rows: Some(parquet::rows) },
+    Format { ending: "npy", compressible: false, read: array::read, rows: None },
+    Format { ending: "safetensors", compressible: false, read: tensors::read, rows: None },
 ];
 
 /// The compression of a file.
@@ -51,6 +57,21 @@ pub(super) struct Reading<'a> {
     pub max_document: u64,
     /// The field that holds the text.
     pub column: Option<&'a str>,
+    /// Fields of which every row has some, of rows that are no documents: then all of their fields are read.
+    pub marks: Option<&'a [&'a str]>,
+}
+
+impl Reading<'_> {
+    /// Returns whether an object with this field is a row, and not an object that holds a list of them.
+    pub(super) fn marks_row(&self, field: &str) -> bool {
+        self.marks.map_or_else(|| fields::is_relevant(field, self.column), |marks| marks.contains(&field))
+    }
+
+    /// Returns whether a field is read.
+    #[cfg(feature = "parquet")]
+    pub(super) fn reads(&self, field: &str) -> bool {
+        self.marks.is_some() || fields::is_relevant(field, self.column)
+    }
 }
 
 /// A file to be read.

@@ -74,8 +74,12 @@ impl Loader<'_> {
         max_document: u64,
     ) -> Result<(), CalibrationDataError> {
         self.files.push(record);
-        let reading =
-            Reading { max_bytes: self.options.max_bytes, max_document, column: self.options.column.as_deref() };
+        let reading = Reading {
+            max_bytes: self.options.max_bytes,
+            max_document,
+            column: self.options.column.as_deref(),
+            marks: None,
+        };
         (file.format.read)(file, &reading, &mut |row| self.row(file, row))
     }
 

@@ -1,4 +1,5 @@
 //! Calibration data: from files of text, conversations or tokens to sequences of tokens; and the same files to evaluate on, as documents.
+//! Files of questions with choices become texts to score.
 //!
 //! A file is read in one of the formats of `files`, chosen by its name, and hands out rows; a row becomes a document (text, a
 //! conversation or tokens) by the rules of `fields`; documents become tokens with the checkpoint's own tokenizer and chat
@@ -21,6 +22,7 @@ mod loader;
 mod mixture;
 mod options;
 mod provenance;
+mod questions;
 mod selection;
 mod source;
 mod stream;
@@ -32,6 +34,7 @@ pub use error::CalibrationDataError;
 pub use mixture::SharedFile;
 pub use options::{Options, Packing};
 pub use provenance::{FileProvenance, HeldOut, Provenance, Warning};
+pub use questions::{Question, QuestionForm, Questions, ScoredText};
 
 use crate::images::{ImagesUnread, TextImages};
 use std::path::Path;

@@ -1,13 +1,14 @@
 //! Comparison of a model with its source.
 
 use super::score::ScorePair;
+use super::statistics::{Mean, TokenPlace};
 
 /// Two models on the same text, token by token and block by block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The reference's perplexity; not a number where no token is scored.
     pub reference_perplexity: f64,
-    /// The model's perplexity over the reference's, and its standard error: tokens are taken as independent, each scored by both.
+    /// The model's perplexity over the reference's, and its standard error, in which the losses that both have in common cancel out.
     pub perplexity_ratio: Mean,
     /// The mean over tokens of the Kullback-Leibler divergence of the model's distribution from the reference's, in nats.
     pub kl_mean: Mean,
@@ -15,6 +16,8 @@ pub struct Comparison {
     pub kl_p99: f64,
     /// The share of tokens for which both models' likeliest token is the same.
     pub top1_agreement: f64,
+    /// The standard error of that share over windows.
+    pub top1_agreement_error: f64,
     /// The residual stream after each block: `10 log10(sum r^2 / sum (r - x)^2)` in decibels, `r` being the reference's.
     /// Errors of earlier blocks are in it. Infinite where there is none.
     pub blocks: Vec<f64>,
@@ -22,52 +25,32 @@ pub struct Comparison {
 
 impl Comparison {
     /// Of the pairs of predicting rows, each of which a token follows.
-    pub(super) fn new(reference_perplexity: f64, pairs: &[ScorePair], errors: &[BlockErrors]) -> Comparison {
+    pub(super) fn new(
+        reference_perplexity: f64,
+        pairs: &[(TokenPlace, ScorePair)],
+        errors: &[BlockErrors],
+    ) -> Comparison {
         Comparison::of_scored(reference_perplexity, pairs, pairs, errors)
     }
 
     /// Of the pairs of all predicting rows, and those of rows that a token follows.
     pub(super) fn of_scored(
         reference_perplexity: f64,
-        pairs: &[ScorePair],
-        scored: &[ScorePair],
+        pairs: &[(TokenPlace, ScorePair)],
+        scored: &[(TokenPlace, ScorePair)],
         errors: &[BlockErrors],
     ) -> Comparison {
-        let mut divergences: Vec<f64> = pairs.iter().map(ScorePair::divergence).collect();
-        let count = divergences.len() as f64;
-        let losses: Vec<f64> = scored.iter().map(ScorePair::loss).collect();
+        let mut divergences: Vec<f64> = pairs.iter().map(|(_, pair)| pair.divergence()).collect();
+        let agreement = Mean::of(pairs.iter().map(|(place, pair)| (*place, f64::from(u8::from(pair.agrees())))));
         Comparison {
             reference_perplexity,
-            perplexity_ratio: Mean::of(&losses).exp(),
-            kl_mean: Mean::of(&divergences),
+            perplexity_ratio: Mean::of(scored.iter().map(|(place, pair)| (*place, pair.loss()))).exp(),
+            kl_mean: Mean::of(pairs.iter().map(|(place, _)| *place).zip(divergences.iter().copied())),
             kl_p99: quantile(&mut divergences, 0.99),
-            top1_agreement: pairs.iter().filter(|pair| pair.agrees()).count() as f64 / count,
+            top1_agreement: agreement.value,
+            top1_agreement_error: agreement.error,
             blocks: errors.iter().map(BlockErrors::decibels).collect(),
         }
-    }
-}
-
-/// A mean over tokens, and how uncertain it is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mean {
-    /// The mean.
-    pub value: f64,
-    /// Its standard error: the deviation of the sample over the root of its size; not a number for less than two.
-    pub error: f64,
-}
-
-impl Mean {
-    fn of(sample: &[f64]) -> Mean {
-        let count = sample.len() as f64;
-        let value = sample.iter().sum::<f64>() / count;
-        let squares: f64 = sample.iter().map(|x| (x - value) * (x - value)).sum();
-        Mean { value, error: (squares / (count - 1.0) / count).sqrt() }
-    }
-
-    /// The exponential of a mean: errors of a small one are its own, times the value.
-    fn exp(self) -> Mean {
-        let value = self.value.exp();
-        Mean { value, error: value * self.error }
     }
 }
 
@@ -112,15 +95,6 @@ mod tests {
         assert_eq!(quantile(&mut values, 0.5), 3.0);
         assert!((quantile(&mut values, 0.99) - 4.96).abs() < 1e-12);
         assert_eq!(quantile(&mut [7.0], 0.99), 7.0);
-    }
-
-    #[test]
-    fn means_have_a_standard_error() {
-        let mean = Mean::of(&[1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(mean.value, 2.5);
-        assert!((mean.error - (5.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
-        assert!((mean.exp().error - mean.error * 2.5f64.exp()).abs() < 1e-12);
-        assert!(Mean::of(&[1.0]).error.is_nan(), "nothing is known of one");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use super::EvaluationError;
 use super::comparison::BlockErrors;
-use super::evaluate::{LOGITS, Options, fit, tokens_of, watched};
+use super::evaluate::{Options, check_comparable, tokens_of, watched};
+use super::predicted::LOGITS;
 use super::windows::{JoinedSequences, Window};
 use crate::forward::blueprint::ReadoutLayers;
 use crate::forward::ops::Ops;
@@ -97,9 +98,10 @@ pub fn evaluate_encoder(
     options: Options,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<EncoderEvaluation, EvaluationError> {
-    fit(encoder, reference)?;
+    check_comparable(encoder, reference)?;
     fit_readouts(encoder, reference)?;
-    let JoinedSequences { tokens, windows } = JoinedSequences::of_documents(documents, options.window, options.stride)?;
+    let joined = JoinedSequences::of_documents(documents, options.window, options.stride)?;
+    let JoinedSequences { tokens, windows } = joined.first(options.most);
     let start = Instant::now();
     let sequences = windows.iter().map(|window: &Window| &tokens[window.tokens.clone()]);
     let chunks = chunks(encoder, sequences);

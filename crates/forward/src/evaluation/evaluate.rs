@@ -3,7 +3,9 @@
 
 use super::EvaluationError;
 use super::comparison::{BlockErrors, Comparison};
+use super::predicted::{Predicted, pieces, placed, predicted, scored};
 use super::score::{Score, ScorePair};
+use super::statistics::{ContextRange, Mean, TokenPlace, ranges_of_pairs, ranges_of_scores};
 use super::windows::{JoinedSequences, ScoredEnd, Window, windows};
 use crate::forward::blueprint::Stacks;
 use crate::forward::ops::Ops;
@@ -16,10 +18,6 @@ use std::time::Instant;
 
 /// The longest window that is chosen unasked.
 const LONGEST_DEFAULT: usize = 2048;
-/// Elements of logits of one model that exist at a time.
-pub(super) const LOGITS: usize = 8 << 20;
-/// Logits of one row that are summed in `f32`.
-const PIECE: usize = 4096;
 /// Bytes of activations that are kept in memory unless said otherwise.
 pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
@@ -30,6 +28,8 @@ pub struct Options {
     pub window: usize,
     /// The distance between the starts of overlapping windows.
     pub stride: Option<usize>,
+    /// The most windows, of which the first ones are taken; `None` is all.
+    pub most: Option<usize>,
     /// Bytes of activations that are kept in memory; more go to a temporary file.
     pub memory: u64,
 }
@@ -37,7 +37,7 @@ pub struct Options {
 impl Options {
     /// Windows of this length that follow each other.
     pub fn windows_of(window: usize) -> Options {
-        Options { window, stride: None, memory: DEFAULT_MEMORY }
+        Options { window, stride: None, most: None, memory: DEFAULT_MEMORY }
     }
 }
 
@@ -46,6 +46,8 @@ impl Options {
 pub struct Evaluation {
     /// `exp(-mean(ln p))` over the scored tokens; not a number where none is scored.
     pub perplexity: f64,
+    /// Its standard error over windows: see [`Mean`].
+    pub perplexity_error: f64,
     /// Scored tokens.
     pub tokens: usize,
     /// Windows.
@@ -54,8 +56,10 @@ pub struct Evaluation {
     pub window: usize,
     /// Tokens that passed the model.
     pub passed: usize,
-    /// Time taken, without tokenization.
+    /// Time taken, without tokenization: by all models that were evaluated together.
     pub seconds: f64,
+    /// The scored tokens by the number of tokens before them.
+    pub ranges: Vec<ContextRange>,
     /// How far the model is from the reference, if there is one.
     pub comparison: Option<Comparison>,
 }
@@ -87,8 +91,9 @@ pub fn evaluate(
     options: Options,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let windows = windows(tokens.len(), options.window, options.stride)?;
-    evaluate_windows((decoder, reference), ops, tokens, &windows, options, watch)
+    let mut windows = windows(tokens.len(), options.window, options.stride)?;
+    windows.truncate(options.most.unwrap_or(usize::MAX));
+    only(evaluate_windows((&[decoder], reference), ops, tokens, &windows, options, watch)?)
 }
 
 /// The same on documents, each in its own windows: see [`JoinedSequences::of_documents`].
@@ -104,13 +109,35 @@ pub fn evaluate_documents(
     options: Options,
     watch: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Evaluation, EvaluationError> {
-    let joined = JoinedSequences::of_documents(documents, options.window, options.stride)?;
-    let JoinedSequences { tokens, windows } = match decoder.stacks() {
+    only(evaluate_models(&[decoder], reference, ops, documents, options, watch)?)
+}
+
+/// The same of several models on the same documents, in the order of the models. The reference runs once, beside all of them.
+///
+/// # Errors
+///
+/// As [`evaluate`].
+pub fn evaluate_models(
+    models: &[&Decoder<'_>],
+    reference: Option<&Decoder<'_>>,
+    ops: &dyn Ops,
+    documents: &[TokenDocument],
+    options: Options,
+    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Vec<Evaluation>, EvaluationError> {
+    let joined = JoinedSequences::of_documents(documents, options.window, options.stride)?.first(options.most);
+    let pairs = models.iter().find(|model| model.stacks().is_some());
+    let JoinedSequences { tokens, windows } = match pairs {
         None => joined,
         Some(_) if options.stride.is_some() => return Err(EvaluationError::StrideOfPairs),
-        Some(_) => joined.of_encoder_decoder(decoder)?,
+        Some(model) => joined.of_encoder_decoder(model)?,
     };
-    evaluate_windows((decoder, reference), ops, &tokens, &windows, options, watch)
+    evaluate_windows((models, reference), ops, &tokens, &windows, options, watch)
+}
+
+/// The evaluation of the only model.
+fn only(found: Vec<Evaluation>) -> Result<Evaluation, EvaluationError> {
+    found.into_iter().next().ok_or(EvaluationError::NoText)
 }
 
 /// The same on sequences of any lengths, each a window of its own: those of one token, which predict nothing, are left out.
@@ -152,7 +179,7 @@ pub fn evaluate_scored(
 
 /// The same on sequences that are a window each, whatever their lengths.
 fn evaluate_whole(
-    models: (&Decoder<'_>, Option<&Decoder<'_>>),
+    (decoder, reference): (&Decoder<'_>, Option<&Decoder<'_>>),
     ops: &dyn Ops,
     joined: &JoinedSequences,
     memory: u64,
@@ -160,59 +187,142 @@ fn evaluate_whole(
 ) -> Result<Evaluation, EvaluationError> {
     let window = joined.windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0);
     let options = Options { memory, ..Options::windows_of(window) };
-    evaluate_windows(models, ops, &joined.tokens, &joined.windows, options, watch)
+    only(evaluate_windows((&[decoder], reference), ops, &joined.tokens, &joined.windows, options, watch)?)
 }
 
 fn evaluate_windows(
-    (decoder, reference): (&Decoder<'_>, Option<&Decoder<'_>>),
+    (models, reference): (&[&Decoder<'_>], Option<&Decoder<'_>>),
     ops: &dyn Ops,
     tokens: &[u32],
     windows: &[Window],
     options: Options,
-    watch: impl FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<Evaluation, EvaluationError> {
+    mut watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Vec<Evaluation>, EvaluationError> {
     if let Some(reference) = reference {
-        fit(decoder, reference)?;
+        models.iter().try_for_each(|model| check_comparable(model, reference))?;
     }
-    let start = Instant::now();
-    let sequences = windows.iter().map(|window| &tokens[window.tokens.clone()]);
-    let chunks = chunks(decoder, sequences);
-    let passed = tokens_of(&chunks);
-    let mut step = watched(decoder, passed, watch);
-    let predicted = predicted(&chunks, windows, decoder.vocabulary());
-    if predicted.iter().all(|predicted| predicted.rows.is_empty()) {
-        return Err(EvaluationError::NoText);
-    }
-    let (scores, comparison): (Vec<f64>, _) = match reference {
+    let text = TextWindows { tokens, windows, options };
+    match reference {
+        Some(reference) => text.beside(models, reference, ops, watch),
         None => {
-            let scores = scores(decoder, ops, &chunks, &predicted, options.memory, &mut step)?;
-            (scored(&scores, &predicted).map(Score::log_likelihood).collect(), None)
-        }
-        Some(reference) => {
-            let mut beside = Beside {
-                chunks: &chunks,
-                predicted: &predicted,
-                stacks: decoder.stacks(),
-                hidden: decoder.width(),
-                step: &mut step,
+            let (count, passed) = (models.len() as u64, text.passed() as u64);
+            let of_model = |(index, model): (usize, &&Decoder<'_>)| {
+                text.alone(model, ops, |done, _| watch(index as u64 * passed + done, count * passed))
             };
-            let (scores, comparison) = beside.run((decoder, reference), ops, options.memory / 2)?;
-            (scores, Some(comparison))
+            models.iter().enumerate().map(of_model).collect()
         }
-    };
-    Ok(Evaluation {
-        perplexity: perplexity(decoder, &scores, &predicted)?,
-        tokens: scores.len(),
-        windows: windows.len(),
-        window: options.window,
-        passed,
-        seconds: start.elapsed().as_secs_f64(),
-        comparison,
-    })
+    }
 }
 
-/// Returns whether both models can be compared token by token and block by block.
-pub(super) fn fit(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationError> {
+/// A text in windows.
+#[derive(Clone, Copy)]
+struct TextWindows<'t> {
+    tokens: &'t [u32],
+    windows: &'t [Window],
+    options: Options,
+}
+
+/// What was found of a model.
+struct FoundScores<'f> {
+    /// Log-likelihoods of the scored tokens.
+    scores: &'f [(TokenPlace, f64)],
+    ranges: Vec<ContextRange>,
+    comparison: Option<Comparison>,
+}
+
+impl TextWindows<'_> {
+    /// Tokens that pass a model.
+    fn passed(&self) -> usize {
+        self.windows.iter().map(|window| window.tokens.len()).sum()
+    }
+
+    fn chunks(&self, decoder: &Decoder<'_>) -> Result<(Vec<Chunk>, Vec<Predicted>), EvaluationError> {
+        let chunks = chunks(decoder, self.windows.iter().map(|window| &self.tokens[window.tokens.clone()]));
+        let predicted = predicted(&chunks, self.windows, decoder.vocabulary());
+        match predicted.iter().all(|predicted| predicted.rows.is_empty()) {
+            true => Err(EvaluationError::NoText),
+            false => Ok((chunks, predicted)),
+        }
+    }
+
+    /// A model without a reference.
+    fn alone(
+        &self,
+        decoder: &Decoder<'_>,
+        ops: &dyn Ops,
+        watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Evaluation, EvaluationError> {
+        let start = Instant::now();
+        let (chunks, predicted) = self.chunks(decoder)?;
+        let mut step = watched(decoder, self.passed(), watch);
+        let scores = scores(decoder, ops, &chunks, &predicted, self.options.memory, &mut step)?;
+        let scored = scored(&scores, &predicted).into_iter();
+        let scores: Vec<(TokenPlace, f64)> = scored.map(|(place, score)| (place, score.log_likelihood())).collect();
+        let found = FoundScores { scores: &scores, ranges: ranges_of_scores(&scores), comparison: None };
+        self.evaluation(decoder, found, start)
+    }
+
+    /// Models beside their reference, which runs once.
+    fn beside(
+        &self,
+        models: &[&Decoder<'_>],
+        reference: &Decoder<'_>,
+        ops: &dyn Ops,
+        watch: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Vec<Evaluation>, EvaluationError> {
+        let start = Instant::now();
+        let (chunks, predicted) = self.chunks(reference)?;
+        let mut step = watched(reference, self.passed(), watch);
+        let mut beside = Beside {
+            chunks: &chunks,
+            predicted: &predicted,
+            stacks: reference.stacks(),
+            hidden: reference.width(),
+            step: &mut step,
+        };
+        let found = beside.run(models, reference, ops, self.options.memory / (models.len() as u64 + 1))?;
+        let of_model = |(model, found): (&&Decoder<'_>, BesideFound)| {
+            let pairs = scored(&found.pairs, &predicted);
+            let of = |score: fn(&ScorePair) -> Score| -> Vec<(TokenPlace, f64)> {
+                pairs.iter().map(|(place, pair)| (*place, score(pair).log_likelihood())).collect()
+            };
+            let reference_perplexity = perplexity(reference, &of(|pair| pair.reference))?.value;
+            let all = placed(&found.pairs, &predicted);
+            let comparison = Comparison::of_scored(reference_perplexity, &all, &pairs, &found.errors);
+            let scores = of(|pair| pair.model);
+            let ranges = ranges_of_pairs(&pairs);
+            self.evaluation(model, FoundScores { scores: &scores, ranges, comparison: Some(comparison) }, start)
+        };
+        models.iter().zip(found).map(of_model).collect()
+    }
+
+    fn evaluation(
+        &self,
+        decoder: &Decoder<'_>,
+        found: FoundScores<'_>,
+        start: Instant,
+    ) -> Result<Evaluation, EvaluationError> {
+        let perplexity = perplexity(decoder, found.scores)?;
+        Ok(Evaluation {
+            perplexity: perplexity.value,
+            perplexity_error: perplexity.error,
+            tokens: found.scores.len(),
+            windows: self.windows.len(),
+            window: self.options.window,
+            passed: self.passed(),
+            seconds: start.elapsed().as_secs_f64(),
+            ranges: found.ranges,
+            comparison: found.comparison,
+        })
+    }
+}
+
+/// Refuses models that cannot be compared token by token and block by block.
+///
+/// # Errors
+///
+/// [`EvaluationError::Reference`] where they differ in shape.
+pub fn check_comparable(decoder: &Decoder<'_>, reference: &Decoder<'_>) -> Result<(), EvaluationError> {
     let pairs = [
         ("vocabulary", decoder.vocabulary(), reference.vocabulary()),
         ("number of blocks", decoder.blueprint().blocks.len(), reference.blueprint().blocks.len()),
@@ -252,24 +362,20 @@ pub(super) fn not_a_number(decoder: &Decoder<'_>, at: usize, token: usize) -> Ev
     EvaluationError::NotANumber { at, token, cause }
 }
 
-/// `exp` of the mean, of finite numbers that `decoder` gives.
-fn perplexity(decoder: &Decoder<'_>, log_likelihoods: &[f64], predicted: &[Predicted]) -> Result<f64, EvaluationError> {
-    let place = |index| scored_place(predicted, index);
-    perplexity_or(log_likelihoods, place, |at, token| not_a_number(decoder, at, token))
+/// The perplexity of log-likelihoods that `decoder` gives.
+fn perplexity(decoder: &Decoder<'_>, scores: &[(TokenPlace, f64)]) -> Result<Mean, EvaluationError> {
+    perplexity_or(scores, |at, token| not_a_number(decoder, at, token))
 }
 
-/// `exp(-mean)` of the log-likelihoods of all scored tokens, the place of each of which is a window and a token of it. The error is that
-/// for the first one that is NaN.
+/// `exp(-mean)` of the log-likelihoods of all scored tokens. The error is that for the window and the token of the first one that is NaN.
 pub(super) fn perplexity_or(
-    log_likelihoods: &[f64],
-    place: impl Fn(usize) -> (usize, usize),
+    scores: &[(TokenPlace, f64)],
     error: impl Fn(usize, usize) -> EvaluationError,
-) -> Result<f64, EvaluationError> {
-    if let Some(index) = log_likelihoods.iter().position(|score| score.is_nan()) {
-        let (at, token) = place(index);
-        return Err(error(at, token));
+) -> Result<Mean, EvaluationError> {
+    match scores.iter().find(|(_, score)| score.is_nan()) {
+        Some((place, _)) => Err(error(place.window, place.token)),
+        None => Ok(Mean::of(scores.iter().map(|(place, score)| (*place, -score))).exp()),
     }
-    Ok((-log_likelihoods.iter().sum::<f64>() / log_likelihoods.len() as f64).exp())
 }
 
 /// Called when a chunk has passed a block or the head.
@@ -306,7 +412,7 @@ pub(super) fn scores(
     Ok(all)
 }
 
-/// Two models on the same chunks.
+/// Models and their reference on the same chunks.
 struct Beside<'b> {
     chunks: &'b [Chunk],
     predicted: &'b [Predicted],
@@ -316,141 +422,79 @@ struct Beside<'b> {
     step: ScoreStep<'b>,
 }
 
+/// What was found of a model beside its reference.
+struct BesideFound {
+    /// For each predicting row.
+    pairs: Vec<ScorePair>,
+    /// For each block.
+    errors: Vec<BlockErrors>,
+}
+
 impl Beside<'_> {
+    /// Each pass keeps `memory` bytes of activations in memory.
     fn run(
         &mut self,
-        (model, reference): (&Decoder<'_>, &Decoder<'_>),
+        models: &[&Decoder<'_>],
+        reference: &Decoder<'_>,
         ops: &dyn Ops,
         memory: u64,
-    ) -> Result<(Vec<f64>, Comparison), EvaluationError> {
-        let mut model_pass = Pass::begin(model, ops, self.chunks, memory, None)?;
-        let mut reference_pass = Pass::begin(reference, ops, self.chunks, memory, None)?;
-        let errors = self.blocks(&mut model_pass, &mut reference_pass, model.blueprint().blocks.len())?;
-        let pairs = self.head(&mut model_pass, &mut reference_pass, model.vocabulary())?;
-        let scored: Vec<ScorePair> = scored(&pairs, self.predicted).copied().collect();
-        let scores: Vec<f64> = scored.iter().map(|pair| pair.model.log_likelihood()).collect();
-        let of_reference: Vec<f64> = scored.iter().map(|pair| pair.reference.log_likelihood()).collect();
-        let perplexity = perplexity(reference, &of_reference, self.predicted)?;
-        Ok((scores, Comparison::of_scored(perplexity, &pairs, &scored, &errors)))
+    ) -> Result<Vec<BesideFound>, EvaluationError> {
+        let begin = |model| Pass::begin(model, ops, self.chunks, memory, None);
+        let mut passes = models.iter().map(|model| begin(model)).collect::<Result<Vec<_>, _>>()?;
+        let mut reference_pass = begin(reference)?;
+        let errors = self.blocks(&mut passes, &mut reference_pass, reference.blueprint().blocks.len())?;
+        let pairs = self.head(&mut passes, &mut reference_pass, reference.vocabulary())?;
+        Ok(pairs.into_iter().zip(errors).map(|(pairs, errors)| BesideFound { pairs, errors }).collect())
     }
 
+    /// The errors of each model after each block.
     fn blocks(
         &mut self,
-        model: &mut Pass<'_, '_>,
+        models: &mut [Pass<'_, '_>],
         reference: &mut Pass<'_, '_>,
         blocks: usize,
-    ) -> Result<Vec<BlockErrors>, EvaluationError> {
-        let mut errors = vec![BlockErrors::default(); blocks];
-        for (block, errors) in errors.iter_mut().enumerate() {
+    ) -> Result<Vec<Vec<BlockErrors>>, EvaluationError> {
+        let mut errors = vec![vec![BlockErrors::default(); blocks]; models.len()];
+        for block in 0..blocks {
             for (index, chunk) in self.chunks.iter().enumerate() {
                 let changed = |x: &'_ [f32]| chunk.lengths().changed(self.stacks, block, self.hidden, x).into_owned();
                 let mut expected = Vec::new();
                 reference.block(block, index, |x| expected = changed(x))?;
-                model.block(block, index, |x| errors.add(&changed(x), &expected))?;
+                for (model, errors) in models.iter_mut().zip(&mut errors) {
+                    model.block(block, index, |x| errors[block].add(&changed(x), &expected))?;
+                }
                 (self.step)(chunk)?;
             }
         }
         Ok(errors)
     }
 
+    /// The scores of each model. Logits of one model exist beside those of the reference.
     fn head(
         &mut self,
-        model: &mut Pass<'_, '_>,
+        models: &mut [Pass<'_, '_>],
         reference: &mut Pass<'_, '_>,
         vocabulary: usize,
-    ) -> Result<Vec<ScorePair>, EvaluationError> {
-        let mut all = Vec::new();
+    ) -> Result<Vec<Vec<ScorePair>>, EvaluationError> {
+        let mut all = vec![Vec::new(); models.len()];
         for (index, predicted) in self.predicted.iter().enumerate() {
-            let model_rows = predicted.rows(&model.hidden(index)?);
+            let hidden = models.iter_mut().map(|model| Ok(predicted.rows(&model.hidden(index)?)));
+            let hidden = hidden.collect::<Result<Vec<_>, EvaluationError>>()?;
             let reference_rows = predicted.rows(&reference.hidden(index)?);
-            let mut pairs = vec![ScorePair::default(); predicted.targets.len()];
-            for (start, piece) in pieces(vocabulary, pairs.len()) {
-                let ours = model.logits(&model_rows, start..start + piece);
+            let rows = predicted.targets.len();
+            let mut pairs = vec![vec![ScorePair::default(); rows]; models.len()];
+            for (start, piece) in pieces(vocabulary, rows) {
                 let theirs = reference.logits(&reference_rows, start..start + piece);
-                let rows = ours.par_chunks_exact(piece).zip(theirs.par_chunks_exact(piece));
-                let all = pairs.par_iter_mut().zip(&predicted.targets).zip(rows);
-                all.for_each(|((pair, target), rows)| pair.add(Isa::best(), rows, start, *target as usize));
+                for ((model, hidden), pairs) in models.iter_mut().zip(&hidden).zip(&mut pairs) {
+                    let ours = model.logits(hidden, start..start + piece);
+                    let rows = ours.par_chunks_exact(piece).zip(theirs.par_chunks_exact(piece));
+                    let all = pairs.par_iter_mut().zip(&predicted.targets).zip(rows);
+                    all.for_each(|((pair, target), rows)| pair.add(Isa::best(), rows, start, *target as usize));
+                }
             }
-            all.extend(pairs);
+            all.iter_mut().zip(pairs).for_each(|(all, pairs)| all.extend(pairs));
             (self.step)(&self.chunks[index])?;
         }
         Ok(all)
     }
-}
-
-/// The starts and lengths of the pieces that the vocabulary is cut into.
-pub(super) fn pieces(vocabulary: usize, rows: usize) -> impl Iterator<Item = (usize, usize)> {
-    let piece = (LOGITS / rows.max(1)).clamp(1, PIECE);
-    (0..vocabulary).step_by(piece).map(move |start| (start, piece.min(vocabulary - start)))
-}
-
-/// What belongs to the rows that tokens follow, of something that there is for each predicting row.
-fn scored<'a, T>(all: &'a [T], predicted: &'a [Predicted]) -> impl Iterator<Item = &'a T> {
-    let has_target = predicted.iter().flat_map(|predicted| &predicted.targets).map(|target| *target != NO_TARGET);
-    all.iter().zip(has_target).filter(|(_, has_target)| *has_target).map(|(one, _)| one)
-}
-
-/// In place of the token that follows, where none does: beyond every vocabulary.
-const NO_TARGET: u32 = u32::MAX;
-
-/// The rows of a chunk that predict something, and what follows them: tokens of text, as rows of images are not predicted. Nothing follows
-/// the only row of a decoder that reads nothing but what it begins with.
-pub(super) struct Predicted {
-    pub(super) rows: Vec<usize>,
-    /// Rows that the head reads.
-    pub(super) all: usize,
-    pub(super) targets: Vec<u32>,
-    /// The window of each target that there is, and its token there.
-    pub(super) places: Vec<(usize, usize)>,
-}
-
-impl Predicted {
-    /// These rows of all.
-    pub(super) fn rows(&self, hidden: &[f32]) -> Vec<f32> {
-        let width = hidden.len() / self.all.max(1);
-        self.rows.iter().flat_map(|row| &hidden[row * width..(row + 1) * width]).copied().collect()
-    }
-}
-
-/// The rows of chunks that predict something, chunk by chunk. Tokens beyond the vocabulary are rows of images.
-pub(super) fn predicted(chunks: &[Chunk], windows: &[Window], vocabulary: usize) -> Vec<Predicted> {
-    let mut windows = windows.iter().enumerate();
-    let of_chunk = |chunk: &Chunk| {
-        // What an encoder reads has no rows behind the last block.
-        let length = chunk.length - chunk.source;
-        let (rows, targets, places) = (Vec::new(), Vec::new(), Vec::new());
-        let mut found = Predicted { rows, all: chunk.sequences() * length, targets, places };
-        for (sequence, (at, window)) in windows.by_ref().take(chunk.sequences()).enumerate() {
-            let (start, end) = (sequence * chunk.length, (sequence + 1) * chunk.length);
-            let is_text = |target: &usize| (chunk.tokens[*target] as usize) < vocabulary;
-            for target in (end - window.scored..end).filter(is_text) {
-                // The row before a token predicts it.
-                found.rows.push(sequence * length + target - start - chunk.source - 1);
-                found.targets.push(chunk.tokens[target]);
-                found.places.push((at, target - start));
-            }
-            if window.scored == 0 && chunk.source > 0 {
-                found.rows.push((sequence + 1) * length - 1);
-                found.targets.push(NO_TARGET);
-            }
-        }
-        found
-    };
-    chunks.iter().map(of_chunk).collect()
-}
-
-/// The window of a scored token, and its place there.
-pub(super) fn scored_place(predicted: &[Predicted], index: usize) -> (usize, usize) {
-    predicted.iter().flat_map(|predicted| &predicted.places).nth(index).copied().unwrap_or_default()
-}
-
-/// The same where all tokens at the ends of windows are scored.
-pub(super) fn place_in_windows(windows: &[Window], mut index: usize) -> (usize, usize) {
-    for (at, window) in windows.iter().enumerate() {
-        if index < window.scored {
-            return (at, window.tokens.len() - window.scored + index);
-        }
-        index -= window.scored;
-    }
-    (windows.len(), 0)
 }

@@ -7,7 +7,7 @@
 //! `KL ~ 1/2 sum_t E[(g_t . dW x_t)^2]`. What is left out is about the same for all changes of a kind, and measured mixes show how much.
 
 use super::EvaluationError;
-use super::evaluate::{Predicted, predicted};
+use super::predicted::{Predicted, predicted};
 use super::windows::JoinedSequences;
 use crate::forward::gradient::{BlockGradient, missing_in_head, missing_step, sampled_gradient};
 use crate::forward::ops::Ops;

@@ -1,7 +1,8 @@
 //! The likelihood of the ends of sequences, sequence by sequence. Not perplexity, which is of a whole text.
 
 use super::EvaluationError;
-use super::evaluate::{Predicted, not_a_number, scores, tokens_of, watched};
+use super::evaluate::{not_a_number, scores, tokens_of, watched};
+use super::predicted::Predicted;
 use super::score::Score;
 use crate::forward::ops::Ops;
 use crate::forward::{Chunk, Decoder, ForwardError, chunks};
@@ -46,18 +47,19 @@ pub fn likelihoods(
     if let Some(token) = sequences.iter().flat_map(|sequence| sequence.tokens).find(|token| unknown(token)) {
         return Err(ForwardError::Token { token: *token, vocabulary }.into());
     }
-    // Sequences of one length pass together.
+    // Sequences of one length pass together, and those of which the same is read, such as a question with short answers, once.
+    let read = |index: usize| &sequences[index].tokens[..sequences[index].tokens.len() - 1];
     let mut order: Vec<usize> = (0..sequences.len()).filter(|index| sequences[*index].scored > 0).collect();
-    order.sort_by_key(|index| sequences[*index].tokens.len());
-    let read = |index: &usize| &sequences[*index].tokens[..sequences[*index].tokens.len() - 1];
-    let chunks = chunks(decoder, order.iter().map(read));
+    order.sort_by(|a, b| (read(*a).len(), read(*a)).cmp(&(read(*b).len(), read(*b))));
+    let groups: Vec<&[usize]> = order.chunk_by(|a, b| read(*a) == read(*b)).collect();
+    let chunks = chunks(decoder, groups.iter().map(|group| read(group[0])));
     let mut step = watched(decoder, tokens_of(&chunks), watch);
-    let predicted = predicted(&chunks, order.iter().map(|index| sequences[*index]));
+    let predicted = predicted(&chunks, groups.iter().map(|group| group.iter().map(|index| sequences[*index])));
     let scores = scores(decoder, ops, &chunks, &predicted, memory, &mut step)?;
     let targets = predicted.iter().flat_map(|predicted| &predicted.targets);
     let mut scores = scores.iter().zip(targets);
     let mut found = vec![Likelihood { log_likelihood: 0.0, is_greedy: true }; sequences.len()];
-    for index in order {
+    for index in order.iter().copied() {
         for (token, (score, target)) in scores.by_ref().take(sequences[index].scored).enumerate() {
             if add(&mut found[index], score, *target).is_none() {
                 return Err(not_a_number(decoder, index, token));
@@ -75,17 +77,21 @@ fn add(likelihood: &mut Likelihood, score: &Score, target: u32) -> Option<()> {
     (!log_likelihood.is_nan()).then_some(())
 }
 
-/// The rows of every chunk that predict a scored token. The sequences are those of the chunks.
-fn predicted<'t>(chunks: &[Chunk], sequences: impl Iterator<Item = ScoredSequence<'t>>) -> Vec<Predicted> {
-    let mut sequences = sequences;
+/// The rows of every chunk that predict a scored token. The groups are those of the sequences in the chunks.
+fn predicted<'t, G: Iterator<Item = ScoredSequence<'t>>>(
+    chunks: &[Chunk],
+    mut groups: impl Iterator<Item = G>,
+) -> Vec<Predicted> {
     let of_chunk = |chunk: &Chunk| {
         let (rows, targets, places) = (Vec::new(), Vec::new(), Vec::new());
         let mut found = Predicted { rows, all: chunk.tokens.len(), targets, places };
         let count = chunk.tokens.len() / chunk.length.max(1);
-        for (index, sequence) in sequences.by_ref().take(count).enumerate() {
+        for (index, group) in groups.by_ref().take(count).enumerate() {
             let end = (index + 1) * chunk.length;
-            found.rows.extend(end - sequence.scored..end);
-            found.targets.extend(&sequence.tokens[sequence.tokens.len() - sequence.scored..]);
+            for sequence in group {
+                found.rows.extend(end - sequence.scored..end);
+                found.targets.extend(&sequence.tokens[sequence.tokens.len() - sequence.scored..]);
+            }
         }
         found
     };

@@ -3,8 +3,10 @@
 
 use super::EvaluationError;
 use super::comparison::Comparison;
-use super::evaluate::{Evaluation, perplexity_or, pieces, place_in_windows};
+use super::evaluate::{Evaluation, perplexity_or};
+use super::predicted::pieces;
 use super::score::{Score, ScorePair};
+use super::statistics::{TokenPlace, ranges_of_pairs, ranges_of_scores};
 use super::windows::Window;
 use kvant_numeric::simd::Isa;
 use rayon::prelude::*;
@@ -16,9 +18,9 @@ pub struct LogitsEvaluation<'t> {
     tokens: &'t [u32],
     windows: &'t [Window],
     /// Log-likelihoods of the scored tokens.
-    scores: Vec<f64>,
+    scores: Vec<(TokenPlace, f64)>,
     /// The same beside the reference's, where there is one.
-    pairs: Vec<ScorePair>,
+    pairs: Vec<(TokenPlace, ScorePair)>,
     /// Windows that are scored.
     done: usize,
     start: Instant,
@@ -56,12 +58,14 @@ impl<'t> LogitsEvaluation<'t> {
         let rows = (tokens - window.scored - 1) * vocabulary..(tokens - 1) * vocabulary;
         let targets = &self.tokens[window.tokens.end - window.scored..window.tokens.end];
         let model = &logits.model[rows.clone()];
+        let window = self.done;
+        let places = (tokens - targets.len()..tokens).map(|token| TokenPlace { window, token, context: token });
         match logits.reference {
-            None => self.scores.extend(scored(model, targets, vocabulary)),
+            None => self.scores.extend(places.zip(scored(model, targets, vocabulary))),
             Some(reference) => {
                 let pairs = compared(model, &reference[rows], targets, vocabulary);
-                self.scores.extend(pairs.iter().map(|pair| pair.model.log_likelihood()));
-                self.pairs.extend(pairs);
+                self.scores.extend(places.clone().zip(pairs.iter().map(|pair| pair.model.log_likelihood())));
+                self.pairs.extend(places.zip(pairs));
             }
         }
         self.done += 1;
@@ -76,22 +80,24 @@ impl<'t> LogitsEvaluation<'t> {
     pub fn finish(self) -> Result<Evaluation, EvaluationError> {
         let windows = &self.windows[..self.done];
         let not_a_number = |at, token| EvaluationError::NotANumberElsewhere { at, token };
-        let place = |index| place_in_windows(windows, index);
-        let comparison = match self.pairs.is_empty() {
-            true => None,
+        let (ranges, comparison) = match self.pairs.is_empty() {
+            true => (ranges_of_scores(&self.scores), None),
             false => {
-                let of_reference: Vec<f64> = self.pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
-                let perplexity = perplexity_or(&of_reference, place, not_a_number)?;
-                Some(Comparison::new(perplexity, &self.pairs, &[]))
+                let of_reference = self.pairs.iter().map(|(place, pair)| (*place, pair.reference.log_likelihood()));
+                let perplexity = perplexity_or(&of_reference.collect::<Vec<_>>(), not_a_number)?.value;
+                (ranges_of_pairs(&self.pairs), Some(Comparison::new(perplexity, &self.pairs, &[])))
             }
         };
+        let perplexity = perplexity_or(&self.scores, not_a_number)?;
         Ok(Evaluation {
-            perplexity: perplexity_or(&self.scores, place, not_a_number)?,
+            perplexity: perplexity.value,
+            perplexity_error: perplexity.error,
             tokens: self.scores.len(),
             windows: windows.len(),
             window: windows.iter().map(|window| window.tokens.len()).max().unwrap_or(0),
             passed: windows.iter().map(|window| window.tokens.len()).sum(),
             seconds: self.start.elapsed().as_secs_f64(),
+            ranges,
             comparison,
         })
     }

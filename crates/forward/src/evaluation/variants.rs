@@ -6,7 +6,8 @@
 
 use super::EvaluationError;
 use super::comparison::Comparison;
-use super::evaluate::{Predicted, not_a_number, perplexity_or, pieces, predicted, scored_place, tokens_of};
+use super::evaluate::{not_a_number, perplexity_or, tokens_of};
+use super::predicted::{Predicted, pieces, placed, predicted};
 use super::score::ScorePair;
 use super::windows::JoinedSequences;
 use crate::forward::ops::Ops;
@@ -265,9 +266,10 @@ impl<'a> VariantRun<'_, 'a> {
     }
 
     fn comparison(&self, pairs: &[ScorePair]) -> Result<Comparison, EvaluationError> {
-        let of_model: Vec<f64> = pairs.iter().map(|pair| pair.reference.log_likelihood()).collect();
-        let error = |at, token| not_a_number(self.decoder, at, token);
-        Ok(Comparison::new(perplexity_or(&of_model, |index| scored_place(&self.predicted, index), error)?, pairs, &[]))
+        let pairs = placed(pairs, &self.predicted);
+        let of_model: Vec<_> = pairs.iter().map(|(place, pair)| (*place, pair.reference.log_likelihood())).collect();
+        let perplexity = perplexity_or(&of_model, |at, token| not_a_number(self.decoder, at, token))?;
+        Ok(Comparison::new(perplexity.value, &pairs, &[]))
     }
 }
 

@@ -95,6 +95,15 @@ impl JoinedSequences {
         }
     }
 
+    /// The first windows of them, and their tokens; `None` is all.
+    pub fn first(mut self, most: Option<usize>) -> JoinedSequences {
+        if let Some(most) = most.filter(|most| *most < self.windows.len()) {
+            self.windows.truncate(most);
+            self.tokens.truncate(self.windows.iter().map(|window| window.tokens.end).max().unwrap_or(0));
+        }
+        self
+    }
+
     /// The same windows as an encoder-decoder reads them: see [`Decoder::sequences_of`]. All their tokens are scored, since that with which
     /// the decoder begins precedes the first.
     ///
@@ -180,6 +189,9 @@ mod tests {
         let overlapping = JoinedSequences::of_documents(&[row(2), row(6)], 4, Some(3)).unwrap();
         let expected = [(0..2, 1), (2..6, 3), (5..8, 2)];
         assert_eq!(overlapping.windows, expected.map(|(tokens, scored)| Window { tokens, scored }));
+        let first = overlapping.first(Some(2));
+        assert_eq!((first.windows.len(), first.tokens.len()), (2, 6));
+        assert_eq!(found.clone().first(None), found);
         let text = TokenDocument { is_row: false, ..row(3) };
         let short = JoinedSequences::of_documents(&[text], 4, None);
         assert!(matches!(short, Err(EvaluationError::TooShort { tokens: 3, window: 4 })), "{short:?}");

@@ -200,6 +200,16 @@ impl LanguageModel {
         })
     }
 
+    /// [`LanguageModel::loglikelihood`] as a part of other work.
+    pub(crate) fn likelihoods(&self, pairs: &[TokenPair], reporter: &Reporter<'_>) -> Result<Vec<Likelihood>, Error> {
+        self.scored_part(reporter, |length| pairs.iter().map(|pair| pair.fitted(length)).collect())
+    }
+
+    /// Refuses what [`LanguageModel::loglikelihood`] would, for a longest length.
+    pub(crate) fn check_pairs(pairs: &[TokenPair], length: usize) -> Result<(), Error> {
+        pairs.iter().try_for_each(|pair| pair.check(length))
+    }
+
     /// Scores the sequences that `sequences` makes for a longest length.
     fn scored(
         &self,
@@ -207,21 +217,26 @@ impl LanguageModel {
         cancel: &CancelToken,
         sequences: impl FnOnce(usize) -> Result<Vec<Scored>, Error>,
     ) -> Result<Vec<Likelihood>, Error> {
-        concluded_reading(|| {
-            self.check()?;
-            let reporter = Reporter::new(events, cancel);
-            let checkpoint = self.source.open()?;
-            let decoder = Decoder::open(&checkpoint)?;
-            let sequences = sequences(self.length(&decoder))?;
-            let borrowed: Vec<ScoredSequence<'_>> =
-                sequences.iter().map(|Scored { tokens, scored }| ScoredSequence { tokens, scored: *scored }).collect();
-            reporter.started();
-            let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
-            let watch = progress.watch_cancelled();
-            let (ops, memory) = (self.precision.ops(), self.limits.memory.0);
-            let work = || likelihoods(&decoder, &ops, &borrowed, memory, watch);
-            Ok(self.limits.pool()?.install(work)?)
-        })
+        concluded_reading(|| self.scored_part(&Reporter::new(events, cancel), sequences))
+    }
+
+    fn scored_part(
+        &self,
+        reporter: &Reporter<'_>,
+        sequences: impl FnOnce(usize) -> Result<Vec<Scored>, Error>,
+    ) -> Result<Vec<Likelihood>, Error> {
+        self.check()?;
+        let checkpoint = self.source.open()?;
+        let decoder = Decoder::open(&checkpoint)?;
+        let sequences = sequences(self.length(&decoder))?;
+        let borrowed: Vec<ScoredSequence<'_>> =
+            sequences.iter().map(|Scored { tokens, scored }| ScoredSequence { tokens, scored: *scored }).collect();
+        reporter.started();
+        let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+        let watch = progress.watch_cancelled();
+        let (ops, memory) = (self.precision.ops(), self.limits.memory.0);
+        let work = || likelihoods(&decoder, &ops, &borrowed, memory, watch);
+        Ok(self.limits.pool()?.install(work)?)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -243,8 +258,8 @@ struct Scored {
 }
 
 impl TokenPair {
-    /// The sequence, of which a model reads at most `length` tokens: all but the last.
-    fn fitted(&self, length: usize) -> Result<Scored, Error> {
+    /// Refuses empty contexts and continuations longer than a model reads.
+    fn check(&self, length: usize) -> Result<(), Error> {
         let scored = self.continuation.len();
         if self.context.is_empty() {
             let hint = "begin it with the token that ends texts";
@@ -254,8 +269,14 @@ impl TokenPair {
             let message = format!("a continuation of {scored} tokens is longer than the {length} that the model reads");
             return Err(Error::new(ErrorKind::Usage, message));
         }
+        Ok(())
+    }
+
+    /// The sequence, of which a model reads at most `length` tokens: all but the last.
+    fn fitted(&self, length: usize) -> Result<Scored, Error> {
+        self.check(length)?;
         let all = [&self.context[..], &self.continuation].concat();
-        Ok(Scored { tokens: last(&all, length + 1).to_vec(), scored })
+        Ok(Scored { tokens: last(&all, length + 1).to_vec(), scored: self.continuation.len() })
     }
 }
 

@@ -71,6 +71,11 @@ pub fn shares(file: &GgufFile) -> BTreeMap<&'static str, TypeShare> {
     shares
 }
 
+/// Elements and bytes of all tensors.
+pub(crate) fn elements_and_bytes(file: &GgufFile) -> (u64, u64) {
+    (file.tensors().map(elements).sum(), bytes(file))
+}
+
 fn elements(tensor: GgufTensor<'_>) -> u64 {
     tensor.shape().iter().map(|dim| *dim as u64).product()
 }

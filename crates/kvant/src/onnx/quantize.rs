@@ -451,7 +451,7 @@ fn format_name(layout: Layout) -> Option<&'static str> {
 }
 
 /// Bytes of a model: its file and its external data.
-pub(super) fn model_size(path: &Path) -> u64 {
+pub(crate) fn model_size(path: &Path) -> u64 {
     let external = external_files(path).unwrap_or_default();
     let files = std::iter::once(path).chain(external.iter().map(PathBuf::as_path));
     files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()

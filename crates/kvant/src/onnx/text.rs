@@ -40,8 +40,16 @@ pub struct TextRequest<'a> {
     pub seq_len: Option<usize>,
     /// Tokens from the start of one window to that of the next.
     pub stride: Option<usize>,
-    /// Resources.
-    pub limits: &'a Limits,
+    /// The most windows, of which the first ones are taken.
+    pub most: Option<usize>,
+}
+
+/// A decoder's graph with the windows that it runs on, and its reference behind it if there is one.
+pub struct PreparedText {
+    models: Vec<ModelProto>,
+    /// The tokens of the text, in windows.
+    pub sequences: JoinedSequences,
+    vocabulary: Option<usize>,
 }
 
 /// The evaluation of a graph on text.
@@ -52,11 +60,11 @@ pub struct TextResult {
     pub engine: String,
 }
 
-/// Evaluates the graph of a decoder, beside its reference if there is one.
+/// Prepares the evaluation of the graph of a decoder, beside its reference if there is one.
 ///
 /// # Errors
-/// Graphs that are no decoders, vocabularies that differ, no tokenizer; errors of the text and the engine.
-pub fn evaluate(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<TextResult, Error> {
+/// Graphs that are no decoders, vocabularies that differ, no tokenizer; errors of the text.
+pub fn prepare(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<PreparedText, Error> {
     let paths: Vec<&Path> = std::iter::once(request.model).chain(request.reference).collect();
     let models = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
     let decoders = paths.iter().zip(&models).map(|(path, model)| decoder(path, model));
@@ -70,24 +78,46 @@ pub fn evaluate(request: &TextRequest<'_>, reporter: &Reporter<'_>) -> Result<Te
     if let Some(longest) = home.longest.filter(|longest| window > *longest) {
         reporter.note(&format!("windows of {window} tokens are longer than the {longest} that the model was made for"));
     }
-    let JoinedSequences { tokens, mut windows } =
-        JoinedSequences::of_documents(&documents.documents, window, request.stride)?;
+    let mut sequences = JoinedSequences::of_documents(&documents.documents, window, request.stride)?;
     decoders.iter().try_for_each(|decoder| decoder.check_length(window))?;
-    models.iter().try_for_each(|model| refuse_exhausting(model, window.min(tokens.len())))?;
+    models.iter().try_for_each(|model| refuse_exhausting(model, window.min(sequences.tokens.len())))?;
     // Rows and the last of overlapping windows may be shorter, and are dropped as a tail where a graph takes one length.
-    windows.retain(|piece| fixed.is_none() || piece.tokens.len() == window);
-    if windows.is_empty() {
-        return Err(EvaluationError::TooShort { tokens: tokens.len(), window }.into());
+    sequences.windows.retain(|piece| fixed.is_none() || piece.tokens.len() == window);
+    if sequences.windows.is_empty() {
+        return Err(EvaluationError::TooShort { tokens: sequences.tokens.len(), window }.into());
     }
-    let text = Text { tokens: &tokens, windows: &windows, vocabulary };
-    let models: Vec<&ModelProto> = models.iter().collect();
-    reporter.started();
-    let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
-    let watch = progress.watch_cancelled();
-    let runtime = request.limits.runtime();
-    let (found, engine) = request.limits.pool()?.install(|| text.run(&models, &runtime, watch))?;
-    drop(progress);
-    Ok(TextResult { found, engine })
+    Ok(PreparedText { models, sequences: sequences.first(request.most), vocabulary })
+}
+
+/// The window of the graph of a decoder, where none is asked for: that which it takes alone, or the default for its context.
+///
+/// # Errors
+/// Graphs that are no decoders.
+pub fn window_of(graph: &Path, tokenizer: Option<&Path>) -> Result<usize, Error> {
+    let fixed = decoder(graph, &read(graph)?)?.length();
+    Ok(fixed.unwrap_or_else(|| default_window(Home::of(&[graph], tokenizer).longest)))
+}
+
+impl PreparedText {
+    /// The vocabulary that the graphs state.
+    pub fn vocabulary(&self) -> Option<usize> {
+        self.vocabulary
+    }
+
+    /// Runs the graph.
+    ///
+    /// # Errors
+    /// Errors of the engine; vocabularies that differ.
+    pub fn run(&self, limits: &Limits, reporter: &Reporter<'_>) -> Result<TextResult, Error> {
+        let JoinedSequences { tokens, windows } = &self.sequences;
+        let text = Text { tokens, windows, vocabulary: self.vocabulary };
+        let models: Vec<&ModelProto> = self.models.iter().collect();
+        let progress = reporter.stage(Stage::Evaluation, Unit::Tokens);
+        let watch = progress.watch_cancelled();
+        let runtime = limits.runtime();
+        let (found, engine) = limits.pool()?.install(|| text.run(&models, &runtime, watch))?;
+        Ok(TextResult { found, engine })
+    }
 }
 
 /// Refuses sequences for which even one attention takes more memory than there is.
@@ -135,7 +165,7 @@ pub struct TextQuality {
 /// Measures a quantized decoder beside its float graph, in this order, on sequences of tokens.
 ///
 /// # Errors
-/// Those of [`evaluate`], and sequences that predict nothing.
+/// Those of [`PreparedText::run`], and sequences that predict nothing.
 pub fn distance(
     models: [&ModelProto; 2],
     sequences: &[Vec<u32>],

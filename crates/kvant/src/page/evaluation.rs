@@ -1,5 +1,7 @@
 //! What a page shows of the evaluation of a language model or an encoder.
 
+use super::chart::{Points, Series};
+use super::compared::by_position;
 use super::{Object, Part, blocks, number, percent, table, with_error};
 
 pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
@@ -23,6 +25,28 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     if let Some(chart) = blocks(of_blocks) {
         parts.extend([Part::Heading("Blocks".to_owned()), chart]);
     }
+    parts.extend(positions(object));
+    parts
+}
+
+/// Charts of losses and divergences by position in the window, where windows are long enough to show something.
+fn positions(object: &Object<'_>) -> Vec<Part> {
+    let chart = |title: &str, series: Vec<Series>| {
+        let (title, x, y) = (title.to_owned(), "tokens before, at most".to_owned(), "nats".to_owned());
+        Part::Points(Points { title, x, y, series })
+    };
+    let all = |series: Vec<Series>| series.into_iter().filter(|series| series.points.len() > 1).collect::<Vec<_>>();
+    let losses =
+        all(vec![by_position("model", object, "loss_mean"), by_position("reference", object, "reference_loss_mean")]);
+    let divergences = all(vec![by_position("model", object, "kl_mean")]);
+    let mut parts = Vec::new();
+    if !losses.is_empty() {
+        parts.push(Part::Heading("Positions".to_owned()));
+        parts.push(chart("Loss by position in the window (lower is better)", losses));
+    }
+    if !divergences.is_empty() {
+        parts.push(chart("KL divergence by position in the window (lower is better)", divergences));
+    }
     parts
 }
 
@@ -32,6 +56,9 @@ fn figures(object: &Object<'_>) -> Vec<(String, String)> {
         ("perplexity of the reference", object.number("reference_perplexity").map(|value| number(Some(value)))),
         ("KL divergence, nats", object.number("kl_mean").map(|value| number(Some(value)))),
         ("same top token", object.number("top1_agreement").map(|value| percent(Some(value)))),
+        ("accuracy", object.number("accuracy").map(|value| percent(Some(value)))),
+        ("accuracy by length", object.number("accuracy_norm").map(|value| percent(Some(value)))),
+        ("flips", object.count("flips").map(|count| count.to_string())),
         ("cosine of embeddings", object.number("embedding_cosine_mean").map(|value| format!("{value:.6}"))),
         ("hidden states, dB", object.number("hidden_sqnr_db").map(|value| number(Some(value)))),
     ];
@@ -44,7 +71,20 @@ fn facts(object: &Object<'_>) -> Vec<(String, String)> {
         let found = object.number(value)?;
         Some(with_error(Some(found), object.number(&format!("{value}_error"))))
     };
+    let share = |value: &str| {
+        let found = percent(Some(object.number(value)?));
+        let error = object.number(&format!("{value}_error"));
+        Some(error.map_or_else(|| found.clone(), |error| format!("{found} ± {:.2}", 100.0 * error)))
+    };
     let rows = [
+        ("questions", count("questions").map(|count| format!("{count} of {}", object.text("form")))),
+        ("accuracy with its standard error", share("accuracy")),
+        ("accuracy by length with its standard error", share("accuracy_norm")),
+        ("accuracy of the reference", share("reference_accuracy")),
+        ("answers that only the model has right", count("flips_to_right")),
+        ("answers that only the reference has right", count("flips_to_wrong")),
+        ("mean change of the right choice's probability", error("right_probability_change")),
+        ("perplexity with its standard error", error("perplexity")),
         ("tokens scored", count("tokens")),
         ("windows", count("windows")),
         ("samples", count("sequences")),

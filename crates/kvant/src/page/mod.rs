@@ -9,14 +9,13 @@ mod evaluation;
 mod graph;
 mod html;
 mod markdown;
-mod names;
 mod quantization;
 mod searched;
 
 use crate::error::{Error, ErrorKind};
 pub use crate::paths::PageFormat;
 use crate::paths::{Paths, page_format, refuse_missing};
-use crate::text::{Align, Table, shown};
+use crate::text::{Align, Table, short_names, shown};
 use chart::{Bars, Points};
 use kvant_container::Remedy;
 use serde::Serialize;
@@ -80,7 +79,7 @@ impl Page {
         paths.writes_page("‹output›", Some(output))?;
         refuse_missing(results.iter().map(|file| ("the results", file.as_path())))?;
         paths.check()?;
-        let names = names::of_files(results);
+        let names = short_names(&results.iter().map(|file| file.with_extension("")).collect::<Vec<_>>());
         let read = results.iter().zip(names).map(|(file, name)| read_result(file, name));
         let page = Page::of(&read.collect::<Result<Vec<_>, Error>>()?)?;
         page.write(output)?;
@@ -95,9 +94,10 @@ impl Page {
     /// The page of one result, or of several evaluations beside each other.
     ///
     /// # Errors
-    /// No results, objects of other commands, and several results that are not all evaluations of language models.
+    /// No results, objects of other commands, and several results that are not all evaluations of one kind.
     pub fn of(results: &[NamedResult]) -> Result<Page, Error> {
-        let [result] = results else { return compared::page(results) };
+        let results = compared::expanded(results);
+        let [result] = &results[..] else { return compared::page(&results) };
         let object = Object::of(&result.value);
         let (what, parts) = match object.schema() {
             "kvant.quantize" if object.text("format") == "onnx" => ("Quantization", graph::quantized(&object)),

@@ -115,6 +115,45 @@ fn evaluations_are_compared() {
     let error = Page::of(&[result("a", evaluation(0.1)), other.clone()]).unwrap_err();
     assert!(error.message.contains("c is not the evaluation"), "{error}");
     assert!(Page::of(&[other]).is_err() && Page::of(&[]).is_err());
+    let answers = json!({"schema": "kvant.eval/1", "form": "ARC", "questions": 4, "accuracy": 0.5, "accuracy_error": 0.25, "flips": 3});
+    let error = Page::of(&[result("a", evaluation(0.1)), result("b", answers.clone())]).unwrap_err();
+    assert!(
+        error.message.contains("b is the evaluation of answers to questions, and a that of a language model"),
+        "{error}"
+    );
+    let markdown =
+        Page::of(&[result("a", answers.clone()), result("b", answers)]).unwrap().render(PageFormat::Markdown);
+    assert!(markdown.contains("| a | 50.00 % ± 25.00 | 3 |"), "{markdown}");
+}
+
+#[test]
+fn models_of_one_evaluation_are_compared() {
+    let model = |path: &str, kl: f64| {
+        let mut object = evaluation(kl);
+        object.as_object_mut().unwrap().remove("schema");
+        object["model"] = path.into();
+        object["bytes"] = 2_000_000.into();
+        object["positions"] = json!([{"from": 0, "to": 255, "tokens": 9, "loss_mean": 3.0, "kl_mean": 0.1},
+                                     {"from": 256, "to": 511, "tokens": 9, "loss_mean": 2.5, "kl_mean": 0.2}]);
+        object
+    };
+    let several =
+        json!({"schema": "kvant.eval/1", "models": [model("a/int4", 0.004), model("b/int3", 0.02)], "seconds": 1.0});
+    let page = Page::of(&[result("int4", several)]).unwrap();
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(markdown.contains("# 2 models") && markdown.contains("| int3 | 2.0 MB | 47.60 |"), "{markdown}");
+    assert!(page.render(PageFormat::Html).contains("KL divergence by position"), "{markdown}");
+}
+
+#[test]
+fn losses_by_position_are_a_chart_where_there_are_several_ranges() {
+    let mut one = evaluation(0.1);
+    let range = |from: u64, to: u64| json!({"from": from, "to": to, "tokens": 9, "loss_mean": 3.0, "reference_loss_mean": 2.9, "kl_mean": 0.1});
+    one["positions"] = json!([range(0, 255)]);
+    assert!(!Page::of(&[result("a", one.clone())]).unwrap().render(PageFormat::Html).contains("by position"));
+    one["positions"] = json!([range(0, 255), range(256, 511)]);
+    let html = Page::of(&[result("a", one)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("Loss by position") && html.contains("KL divergence by position"), "{html}");
 }
 
 #[test]

@@ -1,25 +1,41 @@
 //! Evaluations in words.
 
-use super::{Remark, Section, eval_graph};
-use crate::evaluate::{EncoderReport, EvaluationReport, TextRun};
+use super::{Remark, Section, eval_graph, evaluate_models};
+use crate::evaluate::{ChoicesReport, EncoderReport, EvaluationReport, TextRun};
 use crate::text::{Align, Table};
-use kvant_forward::evaluation::{Comparison, Evaluation, Pooling};
+use kvant_forward::evaluation::{Comparison, ContextRange, Evaluation, Mean, Pooling};
 
 impl EvaluationReport {
-    /// The report in sections.
-    pub fn sections(&self) -> Vec<Section> {
+    /// The report in sections; where `by_position` is asked for, of language models on text also losses by the position in the window.
+    pub fn sections(&self, by_position: bool) -> Vec<Section> {
         match self {
-            EvaluationReport::Text(report) => text(&report.found, &report.run),
+            EvaluationReport::Text(report) => {
+                let mut sections = text(&report.found, &report.run);
+                sections.extend(by_position.then(|| Section::Table(positions(&report.found.ranges))));
+                sections
+            }
             EvaluationReport::Encoder(report) => encoder(report),
             EvaluationReport::Graph(report) => eval_graph::sections(report),
+            EvaluationReport::Choices(report) => choices(report),
+            EvaluationReport::Models(report) => evaluate_models::sections(report, by_position),
+        }
+    }
+
+    /// Returns whether losses by position are known: of language models on text.
+    pub fn has_positions(&self) -> bool {
+        match self {
+            EvaluationReport::Text(_) => true,
+            EvaluationReport::Models(report) => report.models.iter().any(|model| model.report.has_positions()),
+            _ => false,
         }
     }
 
     /// Remarks on the result.
     pub fn remarks(&self) -> Vec<Remark> {
         match self {
-            EvaluationReport::Text(_) | EvaluationReport::Encoder(_) => Vec::new(),
+            EvaluationReport::Text(_) | EvaluationReport::Encoder(_) | EvaluationReport::Choices(_) => Vec::new(),
             EvaluationReport::Graph(report) => eval_graph::remarks(report),
+            EvaluationReport::Models(report) => report.models.iter().flat_map(|model| model.report.remarks()).collect(),
         }
     }
 }
@@ -44,7 +60,7 @@ fn summary(found: &Evaluation) -> Table {
     let titles = ["perplexity", "tokens", "windows", "seq len", "seconds", "tokens/s"];
     let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
     table.push([
-        perplexity(found.perplexity),
+        perplexity_with_error(found),
         found.tokens.to_string(),
         found.windows.to_string(),
         found.window.to_string(),
@@ -54,8 +70,24 @@ fn summary(found: &Evaluation) -> Table {
     table
 }
 
+/// The perplexity with its standard error, where there are enough windows to know it.
+pub(super) fn perplexity_with_error(found: &Evaluation) -> String {
+    match found.perplexity_error {
+        error if error.is_nan() => perplexity(found.perplexity),
+        error => format!("{} ± {error:.4}", perplexity(found.perplexity)),
+    }
+}
+
+/// A mean with its standard error, where that is known.
+pub(super) fn with_error(mean: Mean) -> String {
+    match mean {
+        Mean { value, error } if error.is_nan() => format!("{value:.6}"),
+        Mean { value, error } => format!("{value:.6} ± {error:.6}"),
+    }
+}
+
 /// That of texts; of sounds without texts there is none.
-fn perplexity(value: f64) -> String {
+pub(super) fn perplexity(value: f64) -> String {
     if value.is_nan() { "-".to_owned() } else { format!("{value:.4}") }
 }
 
@@ -66,19 +98,70 @@ fn distance(comparison: &Comparison) -> Table {
         perplexity(comparison.reference_perplexity),
         match comparison.perplexity_ratio {
             ratio if ratio.value.is_nan() => "-".to_owned(),
+            ratio if ratio.error.is_nan() => format!("{:.5}", ratio.value),
             ratio => format!("{:.5} ± {:.5}", ratio.value, ratio.error),
         },
-        match comparison.kl_mean {
-            mean if mean.error.is_nan() => format!("{:.6}", mean.value),
-            mean => format!("{:.6} ± {:.6}", mean.value, mean.error),
-        },
+        with_error(comparison.kl_mean),
         format!("{:.6}", comparison.kl_p99),
         format!("{:.2} %", comparison.top1_agreement * 100.0),
     ]);
     table
 }
 
-fn quantized_activations(activations: &[String]) -> Option<Section> {
+/// Losses of tokens by their position in the window, in nats.
+fn positions(ranges: &[ContextRange]) -> Table {
+    let has_reference = ranges.iter().any(|range| range.comparison.is_some());
+    let own = ["positions", "tokens", "loss"];
+    let titles = own.into_iter().chain(["reference loss", "KL mean"].into_iter().filter(|_| has_reference));
+    let mut table = Table::new(&titles.map(|title| (title, Align::Right)).collect::<Vec<_>>());
+    for range in ranges {
+        let beside = range.comparison.map(|both| [format!("{:.4}", both.reference_loss.value), with_error(both.kl)]);
+        let loss = match range.loss {
+            Mean { value, error } if error.is_nan() => format!("{value:.4}"),
+            Mean { value, error } => format!("{value:.4} ± {error:.4}"),
+        };
+        let cells = [format!("{}-{}", range.from, range.to), range.tokens.to_string(), loss];
+        table.push(cells.into_iter().chain(beside.into_iter().flatten()));
+    }
+    table
+}
+
+/// A share with its standard error.
+pub(super) fn share(share: Mean) -> String {
+    match share {
+        Mean { value, error } if error.is_nan() => format!("{:.2} %", value * 100.0),
+        Mean { value, error } => format!("{:.2} % ± {:.2}", value * 100.0, error * 100.0),
+    }
+}
+
+fn choices(report: &ChoicesReport) -> Vec<Section> {
+    let titles = ["accuracy", "by length", "questions", "seconds"];
+    let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
+    table.push([
+        share(report.accuracy),
+        share(report.accuracy_norm),
+        report.questions.to_string(),
+        format!("{:.2}", report.seconds),
+    ]);
+    let mut sections = vec![Section::Table(table), Section::Text(format!("questions of {}", report.form.name()))];
+    sections.extend(quantized_activations(&report.activations));
+    if let Some(comparison) = &report.comparison {
+        let titles = ["reference accuracy", "by length", "flips", "to right", "to wrong", "change of probability"];
+        let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
+        table.push([
+            share(comparison.accuracy),
+            share(comparison.accuracy_norm),
+            comparison.flips.to_string(),
+            comparison.flips_to_right.to_string(),
+            comparison.flips_to_wrong.to_string(),
+            with_error(comparison.right_probability_change),
+        ]);
+        sections.push(Section::Table(table));
+    }
+    sections
+}
+
+pub(super) fn quantized_activations(activations: &[String]) -> Option<Section> {
     let lines: Vec<String> = activations.iter().map(|line| format!("quantized activations: {line}")).collect();
     (!lines.is_empty()).then(|| Section::Text(lines.join("\n")))
 }

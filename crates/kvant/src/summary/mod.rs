@@ -4,6 +4,7 @@
 mod convert;
 mod eval_graph;
 mod evaluate;
+mod evaluate_models;
 mod findings;
 mod generate;
 mod inspect;

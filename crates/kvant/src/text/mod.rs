@@ -2,9 +2,11 @@
 
 pub mod counts;
 mod escape;
+mod names;
 pub mod size;
 mod table;
 
 pub use escape::printable;
 pub use kvant_container::{shell_word, shown};
+pub(crate) use names::short_names;
 pub use table::{Align, Table, prose};

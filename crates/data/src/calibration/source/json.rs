@@ -2,7 +2,7 @@
 //! which; the lists themselves are read in [`super::json_list`].
 
 use super::super::CalibrationDataError;
-use super::super::document::Sink;
+use super::super::document::{RowSink, Sink};
 use super::super::fields;
 use super::super::files::{DataFile, Reading};
 use super::super::stream;
@@ -19,8 +19,17 @@ pub(in super::super) fn read(
     reading: &Reading<'_>,
     sink: &mut Sink<'_>,
 ) -> Result<(), CalibrationDataError> {
+    rows(file, reading, &mut fields::documents(reading.column, sink))
+}
+
+/// Hands out the rows with their fields.
+pub(in super::super) fn rows(
+    file: &DataFile,
+    reading: &Reading<'_>,
+    sink: &mut RowSink<'_>,
+) -> Result<(), CalibrationDataError> {
     if json_lines::has_several(file, reading)? {
-        return json_lines::read(file, reading, sink);
+        return json_lines::rows(file, reading, sink);
     }
     if first_byte(file, reading)? != Some(b'{') {
         return json_list::read(file, reading, Place::Top, sink);
@@ -30,7 +39,7 @@ pub(in super::super) fn read(
         None => {
             let mut json = serde_json::Deserializer::from_reader(Metered::open(file, reading)?.0);
             let row = Value::deserialize(&mut json).map_err(|error| json_list::failure(file, reading, error))?;
-            sink(fields::document(&row, reading.column).into()).map(drop)
+            sink(Ok(row)).map(drop)
         }
     }
 }
@@ -47,8 +56,7 @@ fn first_byte(file: &DataFile, reading: &Reading<'_>) -> Result<Option<u8>, Cali
 fn list_of_rows(file: &DataFile, reading: &Reading<'_>) -> Result<Option<String>, CalibrationDataError> {
     let (document, left) = Metered::open(file, reading)?;
     let mut json = serde_json::Deserializer::from_reader(document);
-    let found =
-        json.deserialize_map(Survey { left, column: reading.column }).and_then(|found| json.end().map(|()| found));
+    let found = json.deserialize_map(Survey { left, reading }).and_then(|found| json.end().map(|()| found));
     let Members { lists, is_row } = found.map_err(|error| json_list::failure(file, reading, error))?;
     match <[String; 1]>::try_from(lists) {
         _ if is_row => Ok(None),
@@ -71,7 +79,7 @@ struct Members {
 /// Looks at the members of an object without keeping them.
 struct Survey<'a> {
     left: Left,
-    column: Option<&'a str>,
+    reading: &'a Reading<'a>,
 }
 
 impl<'de> Visitor<'de> for Survey<'_> {
@@ -86,7 +94,7 @@ impl<'de> Visitor<'de> for Survey<'_> {
         while let Some(name) = members.next_key::<String>()? {
             self.left.set(usize::MAX);
             let IsList(is_list) = members.next_value()?;
-            found.is_row |= fields::is_relevant(&name, self.column);
+            found.is_row |= self.reading.marks_row(&name);
             found.lists.extend(is_list.then_some(name));
             self.left.set(MAX_ROW);
         }

@@ -1,12 +1,13 @@
 //! `.jsonl`, `.ndjson`: a row of JSON on each line. Blank lines are no rows; a line that cannot be read is skipped.
 
 use super::super::CalibrationDataError;
-use super::super::document::{Row, Sink, Skip};
+use super::super::document::{RowSink, Sink, Skip};
 use super::super::fields;
 use super::super::files::{DataFile, Reading};
 use super::super::stream;
 use super::MAX_ROW;
 use kvant_container::python_json;
+use serde_json::Value;
 use std::io::{self, BufRead};
 
 /// Hands out the rows.
@@ -15,11 +16,20 @@ pub(in super::super) fn read(
     reading: &Reading<'_>,
     sink: &mut Sink<'_>,
 ) -> Result<(), CalibrationDataError> {
+    rows(file, reading, &mut fields::documents(reading.column, sink))
+}
+
+/// Hands out the rows with their fields.
+pub(in super::super) fn rows(
+    file: &DataFile,
+    reading: &Reading<'_>,
+    sink: &mut RowSink<'_>,
+) -> Result<(), CalibrationDataError> {
     let unreadable = |cause| stream::failure(file, reading.max_bytes, cause);
     let (mut stream, mut line) = (stream::open(file, reading.max_bytes)?, Vec::new());
     stream::skip_mark(&mut stream).map_err(unreadable)?;
     while let Some(fits) = next_filled(&mut stream, &mut line).map_err(unreadable)? {
-        let row = if fits { row(&line, reading.column) } else { Row::Skipped(Skip::TooLarge) };
+        let row = if fits { row(&line) } else { Err(Skip::TooLarge) };
         if sink(row)?.is_break() {
             break;
         }
@@ -39,14 +49,11 @@ pub(super) fn has_several(file: &DataFile, reading: &Reading<'_>) -> Result<bool
     first_two().map_err(|cause| stream::failure(file, reading.max_bytes, cause))
 }
 
-fn row(line: &[u8], column: Option<&str>) -> Row {
+fn row(line: &[u8]) -> Result<Value, Skip> {
     if std::str::from_utf8(line).is_err() {
-        return Row::Skipped(Skip::NotUtf8);
+        return Err(Skip::NotUtf8);
     }
-    match python_json::parse(line) {
-        Ok(value) => fields::document(&value, column).into(),
-        Err(_) => Row::Skipped(Skip::NotJson),
-    }
+    python_json::parse(line).map_err(|_| Skip::NotJson)
 }
 
 /// [`next_line`], blank ones left out.

@@ -1,8 +1,7 @@
 //! A list of rows in a JSON document, read element by element: memory holds one row for any document size.
 
 use super::super::CalibrationDataError;
-use super::super::document::Sink;
-use super::super::fields;
+use super::super::document::RowSink;
 use super::super::files::{DataFile, Reading};
 use super::super::stream;
 use super::MAX_ROW;
@@ -27,12 +26,12 @@ pub(super) fn read(
     file: &DataFile,
     reading: &Reading<'_>,
     place: Place,
-    sink: &mut Sink<'_>,
+    sink: &mut RowSink<'_>,
 ) -> Result<(), CalibrationDataError> {
     let (metered, left) = Metered::open(file, reading)?;
     let mut json = serde_json::Deserializer::from_reader(metered);
     let mut end = None;
-    let rows = Rows { column: reading.column, sink, left, end: &mut end };
+    let rows = Rows { sink, left, end: &mut end };
     let done = match place {
         Place::Top => rows.deserialize(&mut json),
         Place::Member(name) => json.deserialize_map(Member { name, rows }),
@@ -82,8 +81,7 @@ impl<R: Read> Read for Metered<R> {
 
 /// Takes the elements of the list.
 struct Rows<'a, 's> {
-    column: Option<&'a str>,
-    sink: &'a mut Sink<'s>,
+    sink: &'a mut RowSink<'s>,
     left: Left,
     /// The error, if it ended before the list.
     end: &'a mut Option<Result<(), CalibrationDataError>>,
@@ -108,7 +106,7 @@ impl<'de> Visitor<'de> for Rows<'_, '_> {
         self.left.set(MAX_ROW);
         while let Some(row) = list.next_element::<Value>()? {
             self.left.set(MAX_ROW);
-            match (self.sink)(fields::document(&row, self.column).into()) {
+            match (self.sink)(Ok(row)) {
                 Ok(ControlFlow::Continue(())) => {}
                 enough => {
                     *self.end = Some(enough.map(drop));

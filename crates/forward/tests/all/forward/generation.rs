@@ -117,8 +117,9 @@ fn likelihoods_are_those_of_the_logits() {
     let vocabulary = decoder.vocabulary();
     let greedy = run(&decoder, &[vec![9, 8, 7]], &options(3)).remove(0).tokens;
     let greedy = [&[9, 8, 7][..], &greedy].concat();
-    let sequences = [&[5, 6, 7, 8][..], &greedy, &[1, 2], &[4, 3, 2, 1, 5, 6, 7], &[3]];
-    let scored = [2, 3, 1, 6, 0];
+    // The last two read the same as the first.
+    let sequences = [&[5, 6, 7, 8][..], &greedy, &[1, 2], &[4, 3, 2, 1, 5, 6, 7], &[3], &[5, 6, 7, 9], &[5, 6, 7, 8]];
+    let scored = [2, 3, 1, 6, 0, 1, 3];
     let all: Vec<ScoredSequence<'_>> =
         sequences.iter().zip(scored).map(|(tokens, scored)| ScoredSequence { tokens, scored }).collect();
     let found = likelihoods(&decoder, &Cpu::default(), &all, 1 << 20, |_, _| ControlFlow::Continue(())).unwrap();

@@ -16,7 +16,10 @@ mod text_images;
 
 use crate::support;
 use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind};
-use kvant_forward::evaluation::{EvaluationError, Options, default_window, evaluate};
+use kvant_data::calibration::TokenDocument;
+use kvant_forward::evaluation::{
+    EvaluationError, Options, default_window, evaluate, evaluate_documents, evaluate_models,
+};
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::{Decoder, ForwardError};
 use kvant_numeric::simd::Isa;
@@ -235,6 +238,46 @@ fn model_has_no_divergence_from_itself_and_memory_changes_nothing() {
     assert!(comparison.blocks.iter().all(|decibels| *decibels == f64::INFINITY) && comparison.blocks.len() == 4);
     let spilled = run(Options { memory: 0, ..options });
     assert_eq!((spilled.perplexity, spilled.comparison), (found.perplexity, found.comparison));
+}
+
+#[test]
+fn models_beside_one_reference_are_those_of_single_evaluations() {
+    let tokens = Golden::read().joined();
+    let checkpoint = Checkpoint::open(&model()).unwrap();
+    let reference = Decoder::open(&checkpoint).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(model().join(file), dir.path().join(file)).unwrap();
+    }
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("config.json")).unwrap()).unwrap();
+    config["rms_norm_eps"] = 0.1.into();
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let other = Decoder::open(&checkpoint).unwrap();
+    let documents = [TokenDocument { tokens, is_row: false, has_images: false }];
+    let go = |_, _| std::ops::ControlFlow::Continue(());
+    let options = Options { most: Some(3), memory: 0, ..Options::windows_of(30) };
+    let (ops, models) = (Cpu::default(), [&other, &reference]);
+    let found = evaluate_models(&models, Some(&reference), &ops, &documents, options, go).unwrap();
+    assert_eq!(found.len(), 2);
+    for (model, found) in models.iter().zip(&found) {
+        let alone = evaluate_documents(model, Some(&reference), &ops, &documents, options, go).unwrap();
+        assert_eq!((&found.comparison, &found.ranges), (&alone.comparison, &alone.ranges));
+        assert_eq!((found.perplexity, found.perplexity_error), (alone.perplexity, alone.perplexity_error));
+        assert_eq!((found.windows, found.tokens), (3, 3 * 29));
+        assert!(found.perplexity_error > 0.0, "{found:?}");
+    }
+    let kl = |index: usize| found[index].comparison.as_ref().unwrap().kl_mean.value;
+    assert!(kl(0) > 1e-3 && kl(1) < 1e-6, "{} {}", kl(0), kl(1));
+    let (mut last, mut total) = (0, 0);
+    let watch = |done, all| {
+        (last, total) = (done, all);
+        std::ops::ControlFlow::Continue(())
+    };
+    let apart = evaluate_models(&models, None, &ops, &documents, options, watch).unwrap();
+    assert_eq!((last, total), (2 * 90, 2 * 90));
+    assert_eq!(apart[0].perplexity, found[0].perplexity);
 }
 
 #[test]

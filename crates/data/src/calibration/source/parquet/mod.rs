@@ -7,7 +7,7 @@ mod pages;
 mod values;
 
 use super::super::CalibrationDataError;
-use super::super::document::Sink;
+use super::super::document::{RowSink, Sink};
 use super::super::fields;
 use super::super::files::{DataFile, Reading};
 use ::parquet::basic::Encoding;
@@ -26,9 +26,18 @@ pub(in super::super) fn read(
     reading: &Reading<'_>,
     sink: &mut Sink<'_>,
 ) -> Result<(), CalibrationDataError> {
+    rows(file, reading, &mut fields::documents(reading.column, sink))
+}
+
+/// Hands out the rows with their fields.
+pub(in super::super) fn rows(
+    file: &DataFile,
+    reading: &Reading<'_>,
+    sink: &mut RowSink<'_>,
+) -> Result<(), CalibrationDataError> {
     let map = Arc::new(MappedFile::open(&file.path)?);
     let metadata = metadata(file, &map)?;
-    let columns = columns(file, &metadata, reading.column)?;
+    let columns = columns(file, &metadata, reading)?;
     let meter = Arc::new(Meter::new(reading.max_bytes));
     let failed = |error: CalibrationDataError| match meter.is_exhausted() {
         true => CalibrationDataError::TooLarge { file: file.path.clone(), limit: reading.max_bytes },
@@ -40,7 +49,7 @@ pub(in super::super) fn read(
         let mut rows = guarded(file, || RowIter::from_row_group(Some(columns.clone()), &group)).map_err(failed)?;
         while let Some(row) = guarded(file, || rows.next().transpose()).map_err(failed)? {
             meter.end_row();
-            if sink(fields::document(&values::object(row), reading.column).into())?.is_break() {
+            if sink(Ok(values::object(row)))?.is_break() {
                 return Ok(());
             }
         }
@@ -76,13 +85,12 @@ fn metadata(file: &DataFile, bytes: &[u8]) -> Result<ParquetMetaData, Calibratio
 }
 
 /// The part of the schema that can matter.
-fn columns(file: &DataFile, metadata: &ParquetMetaData, column: Option<&str>) -> Result<Type, CalibrationDataError> {
+fn columns(file: &DataFile, metadata: &ParquetMetaData, reading: &Reading<'_>) -> Result<Type, CalibrationDataError> {
     let all = metadata.file_metadata().schema_descr().root_schema();
-    let relevant: Vec<_> =
-        all.get_fields().iter().filter(|field| fields::is_relevant(field.name(), column)).cloned().collect();
+    let relevant: Vec<_> = all.get_fields().iter().filter(|field| reading.reads(field.name())).cloned().collect();
     if relevant.is_empty() {
         let names: Vec<&str> = all.get_fields().iter().map(|field| field.name()).collect();
-        let (file, wanted) = (file.path.clone(), column.map(str::to_owned));
+        let (file, wanted) = (file.path.clone(), reading.column.map(str::to_owned));
         return Err(CalibrationDataError::NoColumn { file, wanted, columns: names.join(", ") });
     }
     guarded(file, || Type::group_type_builder(all.name()).with_fields(relevant).build())
