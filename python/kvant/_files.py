@@ -148,8 +148,7 @@ def quantize(
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
         requantize: Requantize weights where necessary, and accept the loss.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
-        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it, and
-            quantize writes one].
+        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it].
         data: Calibration data: text, JSON, Parquet, arrays, images, sounds.
         calib: The same as data.
         num_samples: Number of sequences or samples to use [default: 128].
@@ -331,8 +330,7 @@ def plan(
         no_keep_defaults: Also quantize layers that stay in float by default: output heads, routers.
         requantize: Requantize weights where necessary, and accept the loss.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
-        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it, and
-            quantize writes one].
+        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it].
         data: Calibration data: text, JSON, Parquet, arrays, images, sounds.
         calib: The same as data.
         num_samples: Number of sequences or samples to use [default: 128].
@@ -460,8 +458,7 @@ def convert(
         dtype: Type of floats, for to=float [default: the type in config.json].
         requantize: Requantize weights where necessary, and accept the loss.
         weights_only: Quantize weights only; activations stay in float.
-        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it, and
-            quantize writes one].
+        max_shard_size: Maximum size of a file of weights, e.g. 5GB [default: 5GB; GGUF is one file without it].
         overwrite: Replace existing files, and directories that contain only Kvant's output.
         restart: Discard the unfinished work of an earlier run and start over.
         sync: Flush the output to disk before exiting (fsync).
@@ -479,19 +476,20 @@ def convert(
 
 
 def evaluate(
-    model: StrPath,
-    data: CalibrationData,
+    model: Paths,
+    data: CalibrationData | None = None,
     *,
     lora: Paths | None = None,
+    choices: StrPath | None = None,
     column: str | None = None,
     reference: StrPath | None = None,
     tokenizer: StrPath | None = None,
     seq_len: int | None = None,
     stride: int | None = None,
+    num_samples: int | None = None,
     precision: Literal["f32", "bf16"] | None = None,
     max_memory: int | str | None = None,
     labels: str | None = None,
-    num_samples: int | None = None,
     preprocess: str | None = None,
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
@@ -499,26 +497,30 @@ def evaluate(
     threads: int | None = None,
     progress: bool = True,
 ) -> EvaluateReport:
-    """Measures the perplexity of a language model, or how far a model is from its `reference`.
+    """Measures the perplexity of language models, or how far models are from their `reference`.
 
     `data` of a language model is a file, or a list of texts, which are joined with blank lines. Data of an ONNX
-    graph are files or in memory, as for `quantize`.
+    graph are files or in memory, as for `quantize`. Instead of `data`, `choices` is a file of multiple-choice
+    questions.
+
+    Several models are measured on the same data: the report has a row for each in `models`.
 
     Args:
-        model: Hugging Face directory, GGUF file or ONNX graph.
+        model: Hugging Face directory, GGUF file or ONNX graph; several are compared.
         data: Data to measure the model on: text, JSON, Parquet or tokens; arrays, images or sounds for models of
             these and ONNX graphs.
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
+        choices: Multiple-choice questions to answer instead of data: JSON, JSON lines or Parquet.
         column: The field or column with the text, conversation or tokens [default: found by its name].
         reference: The original model, to compare with.
         tokenizer: Directory of tokenizer.json [default: the model].
         seq_len: Tokens per window [default: 2048, or the model's longest context if that is shorter].
         stride: Tokens between the starts of two windows [default: the window].
+        num_samples: Number of sequences or samples to use [default: all].
         precision: Precision of activations: f32, or bf16, which computes as a bf16 model does in torch and is
             faster [default: f32].
         max_memory: Memory for activations and Hessians, e.g. 500MB [default: 1GB].
         labels: Array of the data with the class of each sample, for accuracy.
-        num_samples: Number of sequences or samples to use [default: all].
         preprocess: Steps from the images of a directory to inputs, e.g.
             size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.
         runtime: Engine that runs the graph: auto (ONNX Runtime if its library is found, otherwise rten), rten or
