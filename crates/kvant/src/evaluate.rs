@@ -94,14 +94,13 @@ pub enum EvaluationReport {
 }
 
 impl EvaluationReport {
-    /// The measurements on texts.
-    fn texts(&mut self) -> Box<dyn Iterator<Item = &mut TextReport> + '_> {
+    /// Says which file texts or questions were read from.
+    fn set_data(&mut self, data: &Option<EvaluatedData>) {
         match self {
-            EvaluationReport::Text(report) => Box::new(std::iter::once(&mut **report)),
-            EvaluationReport::Models(report) => {
-                Box::new(report.models.iter_mut().flat_map(|model| model.report.texts()))
-            }
-            _ => Box::new(std::iter::empty()),
+            EvaluationReport::Text(report) => report.data.clone_from(data),
+            EvaluationReport::Choices(report) => report.data.clone_from(data),
+            EvaluationReport::Models(report) => report.models.iter_mut().for_each(|model| model.report.set_data(data)),
+            EvaluationReport::Encoder(_) | EvaluationReport::Graph(_) => {}
         }
     }
 }
@@ -167,7 +166,7 @@ impl Evaluation {
         self.check_page()?;
         let mut report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
         let data = EvaluatedData::of(&self.data);
-        report.texts().for_each(|report| report.data.clone_from(&data));
+        report.set_data(&data);
         page::write(self.page.as_deref(), &self.source.model, "eval", || report.to_json())?;
         Ok(report)
     }

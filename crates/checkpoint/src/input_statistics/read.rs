@@ -107,7 +107,7 @@ fn vector(tensor: TensorView<'_>) -> Result<Vec<f32>, Problem> {
     }
 }
 
-/// A Hessian: finite and symmetric, with squares on its diagonal.
+/// A Hessian: finite and symmetric, with squares on its diagonal, which no product of two channels exceeds: `|h_ij| <= sqrt(h_ii h_jj)`.
 pub(super) fn checked_hessian(tensor: TensorView<'_>, channels: usize) -> Result<Vec<f32>, Problem> {
     let values = floats(tensor)?;
     let refused = |index: usize, what: &str| Problem::Value { index, value: format!("{}, {what}", values[index]) };
@@ -123,10 +123,14 @@ pub(super) fn checked_hessian(tensor: TensorView<'_>, channels: usize) -> Result
     }
     for (row, column) in below_diagonal(channels) {
         let (index, mirrored) = (row * channels + column, values[column * channels + row]);
-        // Sums of products in f32 or bf16 need not be the same in both orders.
-        let tolerance = 0.01 * (diagonal(row) * diagonal(column)).sqrt();
+        let most = diagonal(row).sqrt() * diagonal(column).sqrt();
+        // Sums of products in f32 or bf16 are rounded, and need not be the same in both orders.
+        let tolerance = 0.01 * most;
         if (values[index] - mirrored).abs() > tolerance {
             return Err(refused(index, &format!("and the matrix is not symmetric: its mirror is {mirrored}")));
+        }
+        if values[index].abs() > most + tolerance {
+            return Err(refused(index, &format!("and the squares of its channels allow no more than {most}")));
         }
     }
     Ok(values)

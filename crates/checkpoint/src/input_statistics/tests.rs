@@ -81,6 +81,8 @@ fn hessians_are_symmetric_with_squares_on_their_diagonal() {
     assert_eq!(hessian(&[2.0, 1.0, 1.0, 3.0]).unwrap(), Some(vec![2.0, 1.0, 1.0, 3.0]));
     for (values, expected) in [
         ([2.0, 1.0, -1.0, 3.0], "not symmetric"),
+        ([2.0, 3.0, 3.0, 3.0], "allow no more than 2.449"),
+        ([0.0, 1.0, 1.0, 3.0], "allow no more than 0"),
         ([-2.0, 0.0, 0.0, 3.0], "no square is negative"),
         ([2.0, f32::NAN, 0.0, 3.0], "not a finite number"),
     ] {

@@ -37,9 +37,9 @@ fn commands_write_pages_of_what_they_found() {
     std::fs::create_dir(place.path("c")).unwrap();
     place.write("c/a.json", &place.succeed(&other).stdout);
     let run = place.succeed(&["report", "a.json", "c/a.json", "-o", "texts.md"]);
-    assert!(run.stderr.contains("c/a and a were evaluated on different texts (other.txt, text.txt)"), "{run:?}");
+    assert!(run.stderr.contains("c/a and a were evaluated on different data (other.txt, text.txt)"), "{run:?}");
     let page = read(&place, "texts.md");
-    assert!(page.contains("| c/a |") && page.contains("different texts"), "{page}");
+    assert!(page.contains("| c/a |") && page.contains("different data"), "{page}");
 
     let search =
         ["search", "nano_llama", "--options", "int4:g128,int8:channel", "--data", "text.txt", "--num-samples", "2"];

@@ -240,8 +240,7 @@ fn results_of_a_source_that_is_rewritten_while_it_is_read_are_not_reported() {
     ];
     let rewritten_run = |line: &[&str], file: &str| {
         let child = place.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        wait_for_map(&child, &place.path(file));
-        signal(&child, "-STOP");
+        stop_while_mapped(&child, &place.path(file));
         // A byte as it was: what is read is right by chance, and nobody can know.
         let mut rewritten = std::fs::OpenOptions::new().read(true).write(true).open(place.path(file)).unwrap();
         let mut last = [0];
@@ -276,10 +275,27 @@ fn results_of_a_source_that_is_rewritten_while_it_is_read_are_not_reported() {
 /// Waits until a process has mapped a file.
 fn wait_for_map(child: &Child, file: &std::path::Path) {
     let begun = Instant::now();
-    let name = std::fs::canonicalize(file).unwrap().display().to_string();
-    while !std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap_or_default().contains(&name) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{name} is not mapped");
+    while !is_mapped(child, file) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} is not mapped", file.display());
     }
+}
+
+/// Stops a run that has mapped a file and not let go of it: headers and tokenizers are read through short-lived maps before.
+fn stop_while_mapped(child: &Child, file: &std::path::Path) {
+    loop {
+        wait_for_map(child, file);
+        signal(child, "-STOP");
+        std::thread::sleep(Duration::from_millis(20));
+        if is_mapped(child, file) {
+            return;
+        }
+        signal(child, "-CONT");
+    }
+}
+
+fn is_mapped(child: &Child, file: &std::path::Path) -> bool {
+    let name = std::fs::canonicalize(file).unwrap().display().to_string();
+    std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap_or_default().contains(&name)
 }
 
 #[test]

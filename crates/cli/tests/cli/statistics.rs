@@ -99,6 +99,11 @@ fn hessians_are_checked_before_the_work_and_blamed_themselves() {
         ("nan", hessian("body.1.up", |row, _| if row == 31 { f32::NAN } else { 1.0 }), "not a finite number"),
         ("infinite", hessian("body.1.up", |_, _| f32::INFINITY), "not a finite number"),
         ("asymmetric", hessian("body.1.up", |row, column| if row > column { 0.9 } else { 1.0 }), "not symmetric"),
+        (
+            "impossible",
+            hessian("body.1.up", |row, column| if row == column { 1.0 } else { 7.0 }),
+            "allow no more than 1",
+        ),
     ] {
         write_tensors(&place, file, &[hessian("body.0.up", identity), second]);
         refused(&place, file, &gptq, &[&format!("`body.1.up.hessian` in {file}"), words]);

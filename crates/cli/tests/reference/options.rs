@@ -27,7 +27,31 @@ pub fn commands() -> String {
 }
 
 /// An option with its spelling and the commands that have it.
-type Row<'a> = (String, Arg, Vec<&'a str>);
+struct Row<'a> {
+    arg: Arg,
+    commands: Vec<&'a str>,
+    /// The defaults, each with the commands that have it.
+    defaults: Vec<(String, Vec<&'a str>)>,
+}
+
+impl<'a> Row<'a> {
+    fn add(&mut self, command: &'a str, default: String) {
+        self.commands.push(command);
+        match self.defaults.iter_mut().find(|(known, _)| *known == default) {
+            Some((_, commands)) => commands.push(command),
+            None => self.defaults.push((default, vec![command])),
+        }
+    }
+
+    /// The default, or the one of most commands and then those of others.
+    fn default(&self) -> String {
+        let mut defaults: Vec<_> = self.defaults.iter().filter(|(default, _)| !default.is_empty()).collect();
+        defaults.sort_by_key(|(_, commands)| std::cmp::Reverse(commands.len()));
+        let of_others = |(default, commands): &&(String, Vec<&str>)| format!("; {}: {default}", commands.join(", "));
+        let first = defaults.first().map(|(default, _)| default.clone()).unwrap_or_default();
+        first + &defaults.iter().skip(1).map(of_others).collect::<String>()
+    }
+}
 
 /// A table of the options of each heading: an option of several commands has one row.
 pub fn by_heading() -> String {
@@ -37,23 +61,25 @@ pub fn by_heading() -> String {
     for command in &commands {
         for arg in options(command) {
             let long = arg.get_long().unwrap_or_default().to_owned();
-            let known = rows.values_mut().flatten().find(|(name, ..)| *name == long);
-            if let Some((.., commands)) = known {
-                commands.push(command.get_name());
+            let known = rows.values_mut().flatten().find(|row| row.arg.get_long() == Some(&long));
+            if let Some(row) = known {
+                row.add(command.get_name(), default(arg));
                 continue;
             }
             let heading = arg.get_help_heading().unwrap_or("Other options").to_owned();
             if !order.contains(&heading) {
                 order.push(heading.clone());
             }
-            rows.entry(heading).or_default().push((long, arg.clone(), vec![command.get_name()]));
+            let mut row = Row { arg: arg.clone(), commands: Vec::new(), defaults: Vec::new() };
+            row.add(command.get_name(), default(arg));
+            rows.entry(heading).or_default().push(row);
         }
     }
     let all = commands.len();
     let part = |heading: &String| {
-        let row = |(_, arg, commands): &(String, Arg, Vec<&str>)| {
-            let commands = if commands.len() == all { "all".to_owned() } else { commands.join(", ") };
-            vec![spelling(arg), commands, default(arg), prose(&description(arg))]
+        let row = |row: &Row<'_>| {
+            let commands = if row.commands.len() == all { "all".to_owned() } else { row.commands.join(", ") };
+            vec![spelling(&row.arg), commands, row.default(), prose(&description(&row.arg))]
         };
         let rows = rows[heading].iter().map(row);
         format!("### {heading}\n\n{}", table(&["option", "commands", "default", "meaning"], rows))

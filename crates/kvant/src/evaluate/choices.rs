@@ -4,6 +4,7 @@
 use super::models::of_model;
 use super::{Evaluation, refuse_given};
 use crate::error::{Error, ErrorKind};
+use crate::evaluated_data::EvaluatedData;
 use crate::events::Reporter;
 use crate::generation::language_model::{LanguageModel, TokenPair};
 use crate::job::{Source, SourceKind};
@@ -29,6 +30,8 @@ pub struct ChoicesReport {
     pub accuracy_norm: Mean,
     /// Time taken, in seconds.
     pub seconds: f64,
+    /// The file with the questions.
+    pub data: Option<EvaluatedData>,
     /// The activations that are quantized, in words.
     pub activations: Vec<String>,
     /// The answers beside those of the reference, if there is one.
@@ -91,6 +94,7 @@ pub(super) fn evaluate(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Resu
             accuracy: share(&found, |answered| answered.is_right),
             accuracy_norm: share(&found, |answered| answered.is_right_norm),
             seconds: start.elapsed().as_secs_f64(),
+            data: None,
             activations: asked.activations.clone(),
             comparison: reference.as_deref().map(|reference| ChoicesComparison::of(&found, reference)),
         })

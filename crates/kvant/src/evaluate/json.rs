@@ -117,6 +117,7 @@ impl ChoicesReport {
             "accuracy_norm": self.accuracy_norm.value,
             "accuracy_norm_error": self.accuracy_norm.error,
             "seconds": self.seconds,
+            "data": self.data,
             "quantized_activations": self.activations,
         });
         if let Some(comparison) = &self.comparison {

@@ -17,9 +17,10 @@ use crate::onnx::text::{PreparedText, window_of};
 use crate::paths::refuse_directory;
 use crate::sounds;
 use crate::text::shown;
-use kvant_container::gguf::GgufFile;
+use kvant_container::gguf::{GgufFile, parts_named};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationDataError, Documents, TokenDocument};
+use kvant_data::tokenizer::TokenizerError;
 use kvant_forward::evaluation::{JoinedSequences, Options, check_comparable, default_window, evaluate_models};
 use kvant_forward::forward::Decoder;
 use kvant_model::network::TensorMeta;
@@ -86,7 +87,7 @@ fn check(evaluation: &Evaluation) -> Result<(), Error> {
     }
     let models: Vec<&Path> = evaluation.models().collect();
     for (index, model) in models.iter().enumerate() {
-        if models[..index].iter().any(|earlier| same_file(earlier, model)) {
+        if models[..index].iter().any(|earlier| same_model(earlier, model)) {
             let error = Error::new(ErrorKind::Usage, format!("{} is named twice", shown(model)));
             return Err(error.with_hint(Some("name each model once".to_owned())));
         }
@@ -94,8 +95,12 @@ fn check(evaluation: &Evaluation) -> Result<(), Error> {
     Ok(())
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+/// Whether paths name one model: a file or a folder, or parts of one GGUF model.
+fn same_model(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        parts_named(&path).into_iter().next().unwrap_or(path)
+    };
     real(a) == real(b)
 }
 
@@ -320,7 +325,11 @@ fn documents(
     for model in others {
         match Documents::load(&evaluation.data, column, model, vocabulary) {
             Ok(own) if own.documents != found.documents => return Err(other_tokens(first, model)),
-            Ok(_) | Err(CalibrationDataError::Tokenizer(_)) => {}
+            Ok(_) => {}
+            Err(CalibrationDataError::Tokenizer(TokenizerError::Missing { .. })) => {
+                let (model, first) = (shown(model), shown(first));
+                reporter.note(&format!("{model} has no tokenizer: it reads the tokens of {first}"));
+            }
             Err(error) => return Err(of_model(model, error)),
         }
     }

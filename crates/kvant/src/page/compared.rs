@@ -3,17 +3,20 @@
 use super::chart::{Bars, Point, Points, Series};
 use super::{NamedResult, Object, Page, Part, number, percent, table, with_error};
 use crate::error::{Error, ErrorKind};
-use crate::text::{Table, short_names, size};
+use crate::text::{Table, counts, short_names, size};
 use serde_json::Value;
 use std::path::Path;
 
 /// What evaluations measure, and the key that only these have.
 const KINDS: [(&str, &str); 4] = [
     ("a language model on text", "perplexity"),
-    ("answers to questions", "accuracy"),
-    ("an encoder", "embedding_cosine_mean"),
-    ("a graph on samples", "samples"),
+    (QUESTIONS, "accuracy"),
+    (ENCODER, "embedding_cosine_mean"),
+    (SAMPLES, "samples"),
 ];
+const QUESTIONS: &str = "answers to questions";
+const ENCODER: &str = "an encoder";
+const SAMPLES: &str = "a graph on samples";
 
 /// Figures of which a chart is drawn where some evaluation has them: the heading, the title, the unit and the key.
 const CHARTS: [(&str, &str, &str, &str); 5] = [
@@ -104,29 +107,41 @@ pub(super) fn page(results: &[NamedResult]) -> Result<Page, Error> {
     Ok(Page { title: format!("{} models", results.len()), warnings, parts })
 }
 
-/// Why evaluations do not compare with the first of them: other text, or the same in other windows. Results of older versions say nothing
-/// of their text.
+/// Why evaluations do not compare with the first of them: other data, or another part of the same. Results of older versions say nothing of
+/// their data.
 fn differences(evaluations: &[(&str, Object<'_>)]) -> Vec<String> {
     let Some(((first, expected), others)) = evaluations.split_first() else { return Vec::new() };
     let hash = |object: &Object<'_>| object.object("data").text("xxh3_128").to_owned();
-    let text = |object: &Object<'_>| object.object("data").text("name").to_owned();
+    let file = |object: &Object<'_>| object.object("data").text("name").to_owned();
     let difference = |(name, object): &(&str, Object<'_>)| {
         if [hash(object), hash(expected)].iter().all(|hash| !hash.is_empty()) && hash(object) != hash(expected) {
-            let [own, other] = [object, expected].map(text);
+            let [own, other] = [object, expected].map(file);
             return Some(format!(
-                "{name} and {first} were evaluated on different texts ({own}, {other}): their numbers do not compare"
+                "{name} and {first} were evaluated on different data ({own}, {other}): their numbers do not compare"
             ));
         }
-        let counts = |object: &Object<'_>| ["tokens", "windows", "seq_len"].map(|key| object.count(key));
-        (counts(object) != counts(expected)).then(|| {
-            let words = |object: &Object<'_>| {
-                let [tokens, windows, length] = counts(object).map(|count| count.unwrap_or(0));
-                format!("{tokens} tokens scored in {windows} windows of {length}")
-            };
-            format!("{name} ({}) and {first} ({}) do not compare", words(object), words(expected))
-        })
+        let [own, other] = [object, expected].map(extent);
+        (own != other).then(|| format!("{name} ({own}) and {first} ({other}) do not compare"))
     };
     others.iter().filter_map(difference).collect()
+}
+
+/// How much was evaluated, in words.
+fn extent(object: &Object<'_>) -> String {
+    let count = |key: &str| object.count(key).unwrap_or(0);
+    match kind(object) {
+        Some(QUESTIONS) => {
+            format!("{} of the form {}", counts::number(count("questions") as usize, "question"), object.text("form"))
+        }
+        Some(ENCODER) => {
+            format!("{} tokens in {}", count("tokens"), counts::number(count("sequences") as usize, "sequence"))
+        }
+        Some(SAMPLES) => counts::number(count("samples") as usize, "sample"),
+        _ => {
+            let [tokens, windows, length] = ["tokens", "windows", "seq_len"].map(count);
+            format!("{tokens} tokens scored in {windows} windows of {length}")
+        }
+    }
 }
 
 /// What an evaluation measures; `None` of other objects.
@@ -138,7 +153,7 @@ fn kind(object: &Object<'_>) -> Option<&'static str> {
 /// A column: its title, and the text of an object that has it.
 type Column = (&'static str, fn(&Object<'_>) -> Option<String>);
 
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 15] = [
     ("size", |object| object.count("bytes").map(size::bytes)),
     ("bits per weight", |object| object.number("bits_per_weight").map(|bits| format!("{bits:.2}"))),
     ("perplexity", |object| figure(object, "perplexity")),
@@ -147,6 +162,7 @@ const COLUMNS: [Column; 14] = [
     ("same top token", |object| object.number("kl_mean").map(|_| percent(object.number("top1_agreement")))),
     ("accuracy", |object| share(object, "accuracy")),
     ("accuracy by length", |object| share(object, "accuracy_norm")),
+    ("questions", |object| object.count("questions").map(|count| count.to_string())),
     ("flips", |object| object.count("flips").map(|count| count.to_string())),
     ("embedding cosine", |object| object.number("embedding_cosine_mean").map(|cosine| format!("{cosine:.6}"))),
     ("least cosine", |object| object.number("embedding_cosine_min").map(|cosine| format!("{cosine:.6}"))),

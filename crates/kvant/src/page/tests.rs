@@ -54,8 +54,8 @@ fn evaluations_of_other_texts_and_windows_are_told_apart() {
     };
     let compare = |first: Value, second: Value| Page::of(&[result("a", first), result("b", second)]).unwrap();
     let page = compare(on("x.txt", "1"), on("y.txt", "2"));
-    assert!(page.warnings()[0].starts_with("b and a were evaluated on different texts (y.txt, x.txt)"), "{page:?}");
-    assert!(page.render(PageFormat::Html).contains("different texts"));
+    assert!(page.warnings()[0].starts_with("b and a were evaluated on different data (y.txt, x.txt)"), "{page:?}");
+    assert!(page.render(PageFormat::Html).contains("different data"));
     assert!(compare(on("x.txt", "1"), on("x.txt", "1")).warnings().is_empty());
     // Of an older version, without a hash.
     assert!(compare(on("x.txt", "1"), evaluation(0.2)).warnings().is_empty());
@@ -107,6 +107,21 @@ fn names_are_not_markup() {
 }
 
 #[test]
+fn answers_to_different_questions_are_not_compared_silently() {
+    let answers = |form: &str, questions: u32, hash: &str| {
+        json!({"schema": "kvant.eval/1", "accuracy": 0.5, "accuracy_norm": 0.5, "form": form, "questions": questions,
+               "data": {"name": "q.jsonl", "xxh3_128": hash}})
+    };
+    let compare = |first: Value, second: Value| {
+        Page::of(&[result("a", first), result("b", second)]).unwrap().warnings().join("\n")
+    };
+    assert_eq!(compare(answers("arc", 20, "1"), answers("arc", 20, "1")), "");
+    assert!(compare(answers("arc", 20, "1"), answers("arc", 20, "2")).contains("different data"));
+    let fewer = compare(answers("arc", 20, "1"), answers("arc", 10, "1"));
+    assert_eq!(fewer, "b (10 questions of the form arc) and a (20 questions of the form arc) do not compare");
+}
+
+#[test]
 fn evaluations_are_compared() {
     let page = Page::of(&[result("a", evaluation(0.004)), result("b", evaluation(0.02))]).unwrap();
     let html = page.render(PageFormat::Html);
@@ -123,7 +138,7 @@ fn evaluations_are_compared() {
     );
     let markdown =
         Page::of(&[result("a", answers.clone()), result("b", answers)]).unwrap().render(PageFormat::Markdown);
-    assert!(markdown.contains("| a | 50.00 % ± 25.00 | 3 |"), "{markdown}");
+    assert!(markdown.contains("| a | 50.00 % ± 25.00 | 4 | 3 |"), "{markdown}");
 }
 
 #[test]
