@@ -100,7 +100,7 @@ pub(super) fn look(
         }
         let reading = Reading { max_bytes, max_document: TEXT, column, marks: None };
         let (before, mut is_enough) = (rows, false);
-        (file.format.read)(file, &reading, &mut |row| {
+        file.format.read(file, &reading, &mut |row| {
             rows += 1;
             if let Some(why) = unread.filter(|_| matches!(&row, Row::Record(document) if document.has_images())) {
                 let (file, row) = (file.path.clone(), rows - before);

@@ -74,7 +74,7 @@ impl Documents {
             skipped: BTreeMap::new(),
         };
         let reading = Reading { max_bytes: MOST, max_document: MOST, column, marks: None };
-        (file.format.read)(file, &reading, &mut |row| reader.take(row))?;
+        file.format.read(file, &reading, &mut |row| reader.take(row))?;
         reader.finish(column)
     }
 

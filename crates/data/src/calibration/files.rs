@@ -6,11 +6,19 @@ use super::fields;
 use super::source::{array, json, json_lines, parquet, tensors, text};
 use std::path::{Path, PathBuf};
 
-/// Hands the rows of a file to a sink, until that has enough or the file ends.
-type Read = fn(&DataFile, &Reading<'_>, &mut Sink<'_>) -> Result<(), CalibrationDataError>;
+/// Hands the documents of a file to a sink, until that has enough or the file ends.
+type ReadDocuments = fn(&DataFile, &Reading<'_>, &mut Sink<'_>) -> Result<(), CalibrationDataError>;
 
 /// Hands out the rows of a file with their fields, in the same way.
 type ReadRows = fn(&DataFile, &Reading<'_>, &mut RowSink<'_>) -> Result<(), CalibrationDataError>;
+
+/// What a file holds, and the function that reads it.
+enum Content {
+    /// Documents without fields: text or tokens.
+    Documents(ReadDocuments),
+    /// Rows with fields.
+    Rows(ReadRows),
+}
 
 /// A format of files.
 pub(super) struct Format {
@@ -18,21 +26,41 @@ pub(super) struct Format {
     ending: &'static str,
     /// Whether it may stand in a compressed stream.
     compressible: bool,
-    /// The function that reads it.
-    pub read: Read,
-    /// The function that reads its rows; `None` where these have no fields.
-    pub rows: Option<ReadRows>,
+    content: Content,
+}
+
+impl Format {
+    /// Hands the documents of a file to a sink, until that has enough or the file ends.
+    pub(super) fn read(
+        &self,
+        file: &DataFile,
+        reading: &Reading<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), CalibrationDataError> {
+        match self.content {
+            Content::Documents(read) => read(file, reading, sink),
+            Content::Rows(read) => read(file, reading, &mut fields::documents(reading.column, sink)),
+        }
+    }
+
+    /// The function that reads the rows of a file with their fields; `None` where they have none.
+    pub(super) fn rows(&self) -> Option<ReadRows> {
+        match self.content {
+            Content::Documents(_) => None,
+            Content::Rows(read) => Some(read),
+        }
+    }
 }
 
 /// The formats. `.json` may also hold one JSON value after another, as `.jsonl` does.
 static FORMATS: [Format; 7] = [
-    Format { ending: "txt", compressible: true, read: text::read, rows: None },
-    Format { ending: "jsonl", compressible: true, read: json_lines::read, rows: Some(json_lines::rows) },
-    Format { ending: "ndjson", compressible: true, read: json_lines::read, rows: Some(json_lines::rows) },
-    Format { ending: "json", compressible: true, read: json::read, rows: Some(json::rows) },
-    Format { ending: "parquet", compressible: false, read: parquet::read, rows: Some(parquet::rows) },
-    Format { ending: "npy", compressible: false, read: array::read, rows: None },
-    Format { ending: "safetensors", compressible: false, read: tensors::read, rows: None },
+    Format { ending: "txt", compressible: true, content: Content::Documents(text::read) },
+    Format { ending: "jsonl", compressible: true, content: Content::Rows(json_lines::rows) },
+    Format { ending: "ndjson", compressible: true, content: Content::Rows(json_lines::rows) },
+    Format { ending: "json", compressible: true, content: Content::Rows(json::rows) },
+    Format { ending: "parquet", compressible: false, content: Content::Rows(parquet::rows) },
+    Format { ending: "npy", compressible: false, content: Content::Documents(array::read) },
+    Format { ending: "safetensors", compressible: false, content: Content::Documents(tensors::read) },
 ];
 
 /// The compression of a file.

@@ -80,7 +80,7 @@ impl Loader<'_> {
             column: self.options.column.as_deref(),
             marks: None,
         };
-        (file.format.read)(file, &reading, &mut |row| self.row(file, row))
+        file.format.read(file, &reading, &mut |row| self.row(file, row))
     }
 
     fn row(&mut self, file: &DataFile, row: Row) -> Result<ControlFlow<()>, CalibrationDataError> {

@@ -4,7 +4,7 @@ use super::shown;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// A name for each path: its last part, and of paths that share it as much of their folders as tells them apart.
+/// A short name for each path: the file name, with as many parent folders as it takes to be unique.
 pub(crate) fn short_names(paths: &[impl AsRef<Path>]) -> Vec<String> {
     let longest = paths.iter().map(|path| path.as_ref().components().count()).max().unwrap_or(0);
     let ends = |parts: usize| paths.iter().map(move |path| end(path.as_ref(), parts));

@@ -56,7 +56,7 @@ impl Questions {
     pub fn read(file: &Path, most: Option<usize>) -> Result<Questions, CalibrationDataError> {
         let unknown = || CalibrationDataError::QuestionFormat { file: file.to_path_buf() };
         let data = DataFile::or_text(file.to_path_buf()).ok_or_else(unknown)?;
-        let rows = data.format.rows.ok_or_else(unknown)?;
+        let rows = data.format.rows().ok_or_else(unknown)?;
         let reading = Reading { max_bytes: MOST, max_document: MOST, column: None, marks: Some(form::MARKS) };
         let (mut form, mut questions, mut row) = (None, Vec::new(), 0);
         rows(&data, &reading, &mut |fields| {

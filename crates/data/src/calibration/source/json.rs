@@ -2,8 +2,7 @@
 //! which; the lists themselves are read in [`super::json_list`].
 
 use super::super::CalibrationDataError;
-use super::super::document::{RowSink, Sink};
-use super::super::fields;
+use super::super::document::RowSink;
 use super::super::files::{DataFile, Reading};
 use super::super::stream;
 use super::json_list::{self, Left, Metered, Place};
@@ -12,15 +11,6 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use serde_json::Value;
 use std::fmt;
 use std::io::{BufReader, Read};
-
-/// Hands out the rows.
-pub(in super::super) fn read(
-    file: &DataFile,
-    reading: &Reading<'_>,
-    sink: &mut Sink<'_>,
-) -> Result<(), CalibrationDataError> {
-    rows(file, reading, &mut fields::documents(reading.column, sink))
-}
 
 /// Hands out the rows with their fields.
 pub(in super::super) fn rows(

@@ -1,23 +1,13 @@
 //! `.jsonl`, `.ndjson`: a row of JSON on each line. Blank lines are no rows; a line that cannot be read is skipped.
 
 use super::super::CalibrationDataError;
-use super::super::document::{RowSink, Sink, Skip};
-use super::super::fields;
+use super::super::document::{RowSink, Skip};
 use super::super::files::{DataFile, Reading};
 use super::super::stream;
 use super::MAX_ROW;
 use kvant_container::python_json;
 use serde_json::Value;
 use std::io::{self, BufRead};
-
-/// Hands out the rows.
-pub(in super::super) fn read(
-    file: &DataFile,
-    reading: &Reading<'_>,
-    sink: &mut Sink<'_>,
-) -> Result<(), CalibrationDataError> {
-    rows(file, reading, &mut fields::documents(reading.column, sink))
-}
 
 /// Hands out the rows with their fields.
 pub(in super::super) fn rows(

@@ -7,8 +7,7 @@ mod pages;
 mod values;
 
 use super::super::CalibrationDataError;
-use super::super::document::{RowSink, Sink};
-use super::super::fields;
+use super::super::document::RowSink;
 use super::super::files::{DataFile, Reading};
 use ::parquet::basic::Encoding;
 use ::parquet::errors::ParquetError;
@@ -20,16 +19,7 @@ use pages::{Group, Meter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Hands out the rows, of which only the columns that can matter are read.
-pub(in super::super) fn read(
-    file: &DataFile,
-    reading: &Reading<'_>,
-    sink: &mut Sink<'_>,
-) -> Result<(), CalibrationDataError> {
-    rows(file, reading, &mut fields::documents(reading.column, sink))
-}
-
-/// Hands out the rows with their fields.
+/// Hands out the rows with their fields. Only the columns that can matter are read.
 pub(in super::super) fn rows(
     file: &DataFile,
     reading: &Reading<'_>,
