@@ -125,7 +125,11 @@ pub fn prepare(
     let source_bytes = constants(&model.graph, size);
     let context = Context { spill, kept: kept_type(&recipe), ..Context::default() };
     let defaults = inputs_with_defaults(&model);
-    let passes = pass::simplify(&mut model, passes, &context)?;
+    let mut counts = pass::simplify(&mut model, passes, &context)?;
+    if raise_for_fusions(&mut model, &recipe, passes) {
+        let more = pass::simplify(&mut model, passes, &context)?;
+        counts.iter_mut().zip(more).for_each(|((_, count), (_, more))| *count += more);
+    }
     let is_input = |name: &String| model.graph.input.iter().any(|input| input.name() == name);
     let fixed_inputs = defaults.into_iter().filter(|name| !is_input(name)).collect();
     check(&model)?;
@@ -147,7 +151,7 @@ pub fn prepare(
         placement,
         types,
         source_bytes,
-        passes,
+        passes: counts,
         equalized,
         rotations,
         unmatched,
@@ -184,6 +188,23 @@ fn raise_opset(model: &mut ModelProto, recipe: &Recipe) -> Result<(), QuantizeEr
         lift_constants(model);
     }
     Ok(())
+}
+
+/// Raises the opset where that lets passes fuse what would be quantized node by node; whether it did.
+fn raise_for_fusions(model: &mut ModelProto, recipe: &Recipe, passes: &pass::Selection) -> bool {
+    // Elsewhere such nodes stay floats, and runtimes fuse them.
+    if !matches!(recipe.layout, Layout::Qdq | Layout::QOperator) {
+        return false;
+    }
+    let Some(needed) = pass::opset_of_fusions(model, passes) else { return false };
+    let mut raised = model.clone();
+    // What has no form in the new opset keeps the old one for the whole model.
+    let is_raised = upgrade_opset(&mut raised, needed).is_ok();
+    if is_raised {
+        *model = raised;
+        lift_constants(model);
+    }
+    is_raised
 }
 
 /// Types and shapes of a simplified model, and what a recipe quantizes of it.

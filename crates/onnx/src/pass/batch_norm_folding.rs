@@ -121,7 +121,7 @@ fn weights(node: &NodeProto, channels: usize, index: &Index, graph: &GraphProto)
 }
 
 /// The weight's axis of the outputs of a node that computes `W x + b`, and its groups; only for what is folded into.
-fn output_axis(node: &NodeProto) -> Option<(usize, usize)> {
+pub(super) fn output_axis(node: &NodeProto) -> Option<(usize, usize)> {
     let group = usize::try_from(int_attribute(node, "group").unwrap_or(1)).ok()?;
     match node.op_type() {
         "Conv" if is(node, "Conv") => Some((0, 1)),
@@ -158,7 +158,7 @@ fn behind(norm: &Norm, node: &NodeProto, index: &Index, graph: &GraphProto) -> O
 }
 
 /// The weight of a grouped ConvTranspose is `[inputs, outputs of a group, ...]`: inputs of a group follow each other.
-fn grouped(weight: &Floats, group: usize, factor: &[f64]) -> Option<Floats> {
+pub(super) fn grouped(weight: &Floats, group: usize, factor: &[f64]) -> Option<Floats> {
     let (inputs, outputs) = (weight.shape[0], weight.shape[1]);
     let inner: usize = weight.shape[2..].iter().product();
     let each = inputs.checked_div(group).filter(|each| each * group == inputs)?;

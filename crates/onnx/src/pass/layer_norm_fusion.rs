@@ -5,11 +5,11 @@ use kvant_container::onnx::ModelProto;
 use super::normalized::{Normalized, trailing};
 use super::pattern::Pattern;
 use super::{Context, PassError};
-use crate::graph::{self, Edit, STANDARD_DOMAIN, node, set_attribute};
+use crate::graph::{self, Edit, STANDARD_DOMAIN, is, node, set_attribute};
 use crate::shape::{Types, infer};
 
 /// The opset that brought LayerNormalization.
-const OPSET: i64 = 17;
+pub(super) const OPSET: i64 = 17;
 
 pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, PassError> {
     if graph::opset(model, STANDARD_DOMAIN).unwrap_or_default() < OPSET {
@@ -19,9 +19,7 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
     let Some(graph) = model.graph.as_mut() else { return Ok(0) };
     let pattern = Pattern::new(graph);
     let mut edit = Edit::default();
-    for quotient in &graph.node {
-        let Some(found) = Normalized::around(quotient, &pattern) else { continue };
-        let Some(axis) = axis(&found, &pattern, &types) else { continue };
+    for (found, axis) in normalizations(&pattern, &types) {
         let last = &graph.node[found.last];
         let inputs: Vec<&str> = [found.input, found.scale].into_iter().chain(found.bias).collect();
         let mut fused = node("LayerNormalization", last.name(), &inputs, &[&last.output[0]]);
@@ -30,6 +28,22 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
         edit.replace(found.last, vec![fused]);
     }
     Ok(edit.apply(graph))
+}
+
+/// Whether there is something to fuse, if the opset were high enough.
+pub(super) fn is_needed(model: &ModelProto) -> bool {
+    let Some(graph) = model.graph.as_ref() else { return false };
+    graph.node.iter().any(|node| is(node, "Sqrt"))
+        && normalizations(&Pattern::new(graph), &infer(model)).next().is_some()
+}
+
+/// The normalizations over last axes, each with the first of them.
+fn normalizations<'p, 'g>(
+    pattern: &'p Pattern<'g>,
+    types: &'p Types,
+) -> impl Iterator<Item = (Normalized<'g>, i64)> + use<'p, 'g> {
+    let found = pattern.graph.node.iter().filter_map(|node| Normalized::around(node, pattern));
+    found.filter_map(|found| axis(&found, pattern, types).map(|axis| (found, axis)))
 }
 
 /// The first normalized axis, counted from the end, if scale and bias have exactly the shape behind it.

@@ -29,6 +29,7 @@ mod opset;
 mod pattern;
 mod reduce_mean_to_pool;
 mod remove_initializers_from_inputs;
+mod scale_folding;
 mod selection;
 mod shape_inference;
 mod split_large_pool;
@@ -38,7 +39,7 @@ mod weights;
 use kvant_container::onnx::{DataType, ModelProto, Spill};
 
 use crate::constant::Value;
-use crate::graph::NodeNames;
+use crate::graph::{NodeNames, STANDARD_DOMAIN, opset};
 
 pub use error::PassError;
 pub(crate) use nhwc_inputs::TO_CHANNELS_FIRST;
@@ -120,6 +121,12 @@ pub const ALL: &[Pass] = &[
         about: "BatchNormalization goes into the weights of the Conv, ConvTranspose or Gemm before or behind it",
         default: true,
         run: batch_norm_folding::run,
+    },
+    Pass {
+        name: "scale-folding",
+        about: "Mul and Div by constants go into the weights of the Conv, ConvTranspose, Gemm or MatMul beside them",
+        default: true,
+        run: scale_folding::run,
     },
     Pass {
         name: "matmul-add-to-gemm",
@@ -283,6 +290,14 @@ pub fn simplify(
         names.tell_apart(graph);
     }
     Ok(counts)
+}
+
+/// The opset that fusions of a selection need, where the model has what they fuse and a lower one.
+pub(crate) fn opset_of_fusions(model: &ModelProto, selection: &Selection) -> Option<i64> {
+    let has = |name| selection.passes().any(|pass| pass.name == name);
+    let is_lower = opset(model, STANDARD_DOMAIN).is_some_and(|opset| opset < layer_norm_fusion::OPSET);
+    let is_needed = is_lower && has("layer-norm-fusion") && layer_norm_fusion::is_needed(model);
+    is_needed.then_some(layer_norm_fusion::OPSET)
 }
 
 fn sort(model: &mut ModelProto) -> Result<(), PassError> {

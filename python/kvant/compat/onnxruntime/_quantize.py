@@ -49,7 +49,7 @@ _PASSES = (
     *("batch-norm-folding", "batch-norm-to-conv", "bias-fusion", "clip-to-relu", "constant-folding"),
     *("copy-shared-bias", "dead-nodes", "duplicate-nodes", "gelu-fusion", "identity", "instance-norm-fusion"),
     *("l2-norm-fusion", "layer-norm-fusion", "matmul-add-to-gemm"),
-    *("reduce-mean-to-global-average-pool", "split-large-pool", "split-to-slice"),
+    *("reduce-mean-to-global-average-pool", "scale-folding", "split-large-pool", "split-to-slice"),
 )
 
 # Options that have one value, and why.

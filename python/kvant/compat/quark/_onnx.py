@@ -97,7 +97,7 @@ _PASSES = {
 }
 _OPTIMIZATIONS = (
     *("batch-norm-folding", "bias-fusion", "clip-to-relu", "constant-folding", "dead-nodes", "duplicate-nodes"),
-    "identity",
+    *("identity", "scale-folding"),
 )
 # Options with one value, which Quark has as the default or in its presets.
 _FIXED: dict[str, tuple[Any, ...]] = {
