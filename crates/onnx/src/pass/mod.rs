@@ -292,12 +292,29 @@ pub fn simplify(
     Ok(counts)
 }
 
-/// The opset that fusions of a selection need, where the model has what they fuse and a lower one.
-pub(crate) fn opset_of_fusions(model: &ModelProto, selection: &Selection) -> Option<i64> {
-    let has = |name| selection.passes().any(|pass| pass.name == name);
-    let is_lower = opset(model, STANDARD_DOMAIN).is_some_and(|opset| opset < layer_norm_fusion::OPSET);
-    let is_needed = is_lower && has("layer-norm-fusion") && layer_norm_fusion::is_needed(model);
-    is_needed.then_some(layer_norm_fusion::OPSET)
+/// A fusion into an operator that a later opset brought.
+struct LaterOperator {
+    pass: &'static str,
+    opset: i64,
+    is_needed: fn(&ModelProto) -> bool,
+}
+
+/// The latest first.
+const LATER_OPERATORS: [LaterOperator; 2] = [
+    LaterOperator { pass: "gelu-fusion", opset: gelu_fusion::OPSET, is_needed: gelu_fusion::is_needed },
+    LaterOperator {
+        pass: "layer-norm-fusion",
+        opset: layer_norm_fusion::OPSET,
+        is_needed: layer_norm_fusion::is_needed,
+    },
+];
+
+/// The opsets, the highest first, each of which lets a selected pass fuse what the model has, and is at most `highest`.
+pub(crate) fn opsets_of_fusions(model: &ModelProto, selection: &Selection, highest: i64) -> Vec<i64> {
+    let Some(own) = opset(model, STANDARD_DOMAIN) else { return Vec::new() };
+    let is_selected = |name| selection.passes().any(|pass| pass.name == name);
+    let needed = LATER_OPERATORS.iter().filter(|later| own < later.opset && later.opset <= highest);
+    needed.filter(|later| is_selected(later.pass) && (later.is_needed)(model)).map(|later| later.opset).collect()
 }
 
 fn sort(model: &mut ModelProto) -> Result<(), PassError> {

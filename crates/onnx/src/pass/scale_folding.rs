@@ -5,7 +5,8 @@
 //! * before a sum with a constant that they read, `W (c x + k)`: the sum is `x + k / c`, and the weight `c W`;
 //! * behind another product with a constant, where one of both is a factor for all: one product.
 //!
-//! Div by a constant is a product with its reciprocal. A weight that other nodes read as well stays, since it would be stored twice.
+//! Div by a constant is a product with its reciprocal, and becomes one behind the product of a HardSwish: runtimes have integer kernels
+//! for Mul and none for Div. Elsewhere they fuse Div with its neighbours. A weight that other nodes read as well stays, since it would be stored twice.
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto};
 
@@ -22,7 +23,11 @@ pub(super) fn run(model: &mut ModelProto, context: &Context<'_>) -> Result<usize
     for position in 0..graph.node.len() {
         let place = Place { graph, index: &index };
         let Some(scale) = Scale::of(position, place) else { continue };
-        let rewrite = place.behind(&scale).or_else(|| place.before(&scale)).or_else(|| place.merged(&scale));
+        let rewrite = place
+            .behind(&scale)
+            .or_else(|| place.before(&scale))
+            .or_else(|| place.merged(&scale))
+            .or_else(|| place.multiplied(&scale));
         let Some(rewrite) = rewrite.filter(|rewrite| edit.leaves(&rewrite.positions())) else { continue };
         rewrite.make(graph, &mut edit, context)?;
     }
@@ -164,6 +169,19 @@ impl<'g> Place<'g> {
         Rewrite { replaced, constants: vec![(scale.position, 1, "factor", factor)] }.finite()
     }
 
+    /// The Div of `x * Clip(x + 3, 0, 6) / 6` as a product.
+    fn multiplied(self, scale: &Scale<'g>) -> Option<Rewrite> {
+        let own = &self.graph.node[scale.position];
+        let product = &self.graph.node[self.index.producer(scale.input).filter(|_| is(own, "Div"))?];
+        let is_clip = |name: &String| self.index.producer(name).is_some_and(|at| is(&self.graph.node[at], "Clip"));
+        if !is(product, "Mul") || !product.input.iter().any(is_clip) {
+            return None;
+        }
+        let product = node("Mul", own.name(), &[scale.input, ""], &[scale.output]);
+        let constants = vec![(scale.position, 1, "factor", scale.factor.clone())];
+        Rewrite { replaced: vec![(scale.position, Some(product))], constants }.finite()
+    }
+
     /// The constant weight that only this node reads.
     fn own_weight(self, layer: &NodeProto) -> Option<Floats> {
         let is_layer = ["Conv", "ConvTranspose", "Gemm", "MatMul"].iter().any(|operator| is(layer, operator));
@@ -264,6 +282,21 @@ mod tests {
         let (model, count) = folded(nodes, vec![floats("six", &[], &[8.0]), floats("w", &[2], &[1.0, 2.0])]);
         assert_eq!((count, values(&model, "y_factor")), (1, vec![0.125, 0.25]));
         assert_eq!(model.graph.node, [node("Mul", "m", &["x", "y_factor"], &["y"])]);
+    }
+
+    #[test]
+    fn division_of_a_hard_swish_becomes_a_product() {
+        let hard_swish = |clip: &str| {
+            let sum = node("Add", "a", &["x", "three"], &["s"]);
+            let clip = node(clip, "c", &["s", "zero", "six"], &["r"]);
+            vec![sum, clip, node("Mul", "m", &["x", "r"], &["h"]), node("Div", "d", &["h", "six"], &["y"])]
+        };
+        let constants =
+            || [("zero", 0.0), ("three", 3.0), ("six", 8.0)].map(|(name, value)| floats(name, &[], &[value]));
+        let (model, count) = folded(hard_swish("Clip"), constants().into());
+        assert_eq!((count, values(&model, "y_factor")), (1, vec![0.125]));
+        assert_eq!(model.graph.node[3], node("Mul", "d", &["h", "y_factor"], &["y"]));
+        assert_eq!(folded(hard_swish("Where"), constants().into()).1, 0);
     }
 
     #[test]
