@@ -385,6 +385,7 @@ struct LibraryGuide;
 
 mod calibration;
 mod cancel;
+mod card;
 pub mod catalog;
 mod checkpoint;
 mod convert;

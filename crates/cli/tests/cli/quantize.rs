@@ -6,7 +6,8 @@ use crate::verify::replace;
 use kvant_quant::scheme::EVALUATION_ONLY;
 use std::fs;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
+    "README.md",
     "config.json",
     "generation_config.json",
     "kvant_manifest.json",

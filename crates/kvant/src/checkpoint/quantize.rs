@@ -5,6 +5,7 @@ use super::plan::Cost;
 use super::planning::{self, Planned};
 use super::warnings;
 use crate::calibration::{Calibration, clear_away};
+use crate::card::{CardRequest, CardSource, CardedPlan, Made as CardMade};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::job::Job;
@@ -44,6 +45,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let chosen = file.filter(|file| file.recipe.has_algorithms());
     reporter.notes(chosen.and_then(|file| file.note_of_nearest(&file.types_of_modules())));
     Cost::of(job, &plan).note_shortage(reporter);
+    let card = outputs.card_source(&checkpoint, reporter)?;
     reporter.started();
     let target = outputs.checkpoint();
     if !job.sinks.commit.no_verify || calibrates {
@@ -52,8 +54,16 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let claim = outputs.claim()?;
     let gate = Gate::open(job, &checkpoint, target, calibrates, reporter)?;
     let calibration = Calibration { job, checkpoint: &checkpoint, target };
-    let run =
-        Run { job, target, outputs: &outputs, checkpoint: &checkpoint, calibration, gate: gate.as_ref(), reporter };
+    let run = Run {
+        job,
+        target,
+        outputs: &outputs,
+        checkpoint: &checkpoint,
+        calibration,
+        gate: gate.as_ref(),
+        card: card.as_ref(),
+        reporter,
+    };
     let work = match plan.blocks().is_empty() {
         true => run.band_by_band(plan, claim),
         false => run.block_by_block(plan, claim),
@@ -61,9 +71,21 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let keeps_all_values = !job.sinks.wants_gguf() && !job.sinks.wants_graph();
     let work = work.map_err(|error| if keeps_all_values { error } else { error.without_keeping_layers() });
     let QuantizeWork { plan, output, done, blocks } = work?;
-    let delivered = outputs.deliver(&plan, output, reporter)?;
+    let recipe = recipe_json(&plan);
+    let card = card.as_ref().map(|source| card_of(job, source, &recipe, &plan));
+    let delivered = outputs.deliver(&plan, output, card, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
     Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, time: begun.elapsed() }))
+}
+
+/// The card of each output of a job. Plans of outputs that an earlier run has made have no record: their cards are written.
+fn card_of<'a>(job: &'a Job, source: &'a CardSource, recipe: &'a Value, plan: &'a CalibratedPlan) -> CardRequest<'a> {
+    CardRequest { source, made: CardMade::Quantized { job, recipe, record: plan.record() } }
+}
+
+fn recipe_json(plan: &Plan) -> Value {
+    // Serializing plain strings, numbers and lists does not fail.
+    serde_json::to_value(plan.recipe()).unwrap_or_default()
 }
 
 /// Writing the checkpoint that all outputs are converted from.
@@ -83,6 +105,7 @@ struct Run<'a, 'e> {
     checkpoint: &'a Checkpoint,
     calibration: Calibration<'a>,
     gate: Option<&'a Gate<'a>>,
+    card: Option<&'a CardSource>,
     reporter: &'a Reporter<'e>,
 }
 
@@ -158,8 +181,14 @@ impl Run<'_, '_> {
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.reporter.cancel().flag(), &progress);
         drop(progress);
         let gone = run.as_ref().is_err_and(EngineError::is_final);
-        let judge = |made: &Path| self.judge(made);
-        let settled = delivery::settle_if(output, run, (&plan, self.checkpoint), self.outputs.settling(), judge);
+        let recipe = recipe_json(&plan);
+        let carded = CardedPlan::new(&plan, self.card.map(|source| card_of(self.job, source, &recipe, &plan)));
+        let judge = |made: &Path| {
+            self.judge(made)?;
+            let measured = self.gate.and_then(Gate::measured);
+            Ok(measured.map_or(Ok(()), |measured| carded.add_quality(made, &measured))?)
+        };
+        let settled = delivery::settle_if(output, run, (&carded, self.checkpoint), self.outputs.settling(), judge);
         if gone || settled.is_ok() {
             clear_away(self.target)?;
         }
