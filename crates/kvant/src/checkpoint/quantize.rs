@@ -8,7 +8,7 @@ use crate::calibration::{Calibration, clear_away};
 use crate::card::{CardRequest, CardSource, CardedPlan, Made as CardMade};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
-use crate::job::Job;
+use crate::job::{self, Job};
 use crate::json::path as path_json;
 use crate::quality::Gate;
 use crate::text::counts;
@@ -18,6 +18,7 @@ use kvant_checkpoint::blockwise::BlockwiseReport;
 use kvant_checkpoint::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
 use kvant_checkpoint::finite;
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
+use kvant_checkpoint::weight_histograms::{WeightHistogram, weight_histograms};
 use kvant_container::Checkpoint;
 use kvant_data::calibration::Options;
 use kvant_formats::format::OutputFormat;
@@ -71,11 +72,25 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let keeps_all_values = !job.sinks.wants_gguf() && !job.sinks.wants_graph();
     let work = work.map_err(|error| if keeps_all_values { error } else { error.without_keeping_layers() });
     let QuantizeWork { plan, output, done, blocks } = work?;
+    let weights = job.sinks.page.as_ref().and_then(|_| {
+        // The result is complete: it is not lost because its report lacks a part.
+        let found = histograms(job, &plan, &checkpoint, output.path());
+        found.map_err(|error| reporter.note(&format!("the report does not show weights: {}", error.message))).ok()
+    });
     let recipe = recipe_json(&plan);
     let card = card.as_ref().map(|source| card_of(job, source, &recipe, &plan));
     let delivered = outputs.deliver(&plan, output, card, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
-    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, time: begun.elapsed() }))
+    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, weights, time: begun.elapsed() }))
+}
+
+/// The most layers that a report shows the weights of.
+const SHOWN_WEIGHTS: usize = 256;
+
+/// The weights of layers before and after, for a report.
+fn histograms(job: &Job, plan: &Plan, source: &Checkpoint, made: &Path) -> Result<Vec<WeightHistogram>, Error> {
+    let output = job::open(made)?;
+    Ok(job.limits.pool()?.install(|| weight_histograms(plan, source, &output, SHOWN_WEIGHTS))?)
 }
 
 /// The card of each output of a job. Plans of outputs that an earlier run has made have no record: their cards are written.
@@ -209,6 +224,8 @@ pub struct CheckpointReport {
     pub blocks: Option<BlockwiseReport>,
     /// The measured distance of the output from its source, if any.
     pub measured: Option<Value>,
+    /// The weights of layers before and after, if there is a report for people to show them.
+    pub weights: Option<Vec<WeightHistogram>>,
     /// The duration of the run.
     pub time: Duration,
 }
@@ -248,6 +265,7 @@ impl CheckpointReport {
             "notices": self.plan.notices(),
             "calibration": self.plan.record(),
             "evaluation": self.measured,
+            "weights": self.weights,
         })
     }
 }

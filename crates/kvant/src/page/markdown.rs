@@ -25,6 +25,8 @@ fn part_markdown(part: &Part) -> String {
         }
         Part::Table(table) => table_markdown(table),
         Part::Bars(bars) => of_bars(bars),
+        // A table beside strips has their figures; shapes of histograms have none.
+        Part::Strips(_) | Part::Histograms(_) => String::new(),
         Part::Points(points) => of_points(points),
     }
 }
