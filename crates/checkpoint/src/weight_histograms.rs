@@ -14,8 +14,8 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Bins of a histogram.
-const BINS: usize = 32;
+/// Bins of a histogram: an odd number, so that zeros, of which quantization makes many, are in the middle of one.
+const BINS: usize = 33;
 /// Elements that are read at a time.
 const PIECE: usize = 1 << 18;
 
@@ -26,7 +26,7 @@ pub struct WeightHistogram {
     pub layer: String,
     /// The greatest magnitude of a weight, before or after. Bins divide the range from its negative to it evenly.
     pub limit: f32,
-    /// The number of weights of the source in each of 32 bins.
+    /// The number of weights of the source in each of 33 bins.
     pub before: Vec<u64>,
     /// The same of the dequantized weights of the output.
     pub after: Vec<u64>,
@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn bins_divide_the_range_evenly() {
-        let cases = [(-2.0, 0), (-1.99, 0), (-1.87, 1), (0.0, 16), (1.87, 30), (1.9, 31), (2.0, 31)];
+        let cases =
+            [(-2.0, 0), (-1.88, 0), (-1.87, 1), (-0.06, 16), (0.0, 16), (0.06, 16), (0.07, 17), (1.9, 32), (2.0, 32)];
         for (value, expected) in cases {
             assert_eq!(bin(value, 2.0), Some(expected), "{value}");
         }

@@ -161,11 +161,11 @@ impl ModelCard<'_> {
             || format!("a model of the architecture {}", markdown_text(self.plan.architecture())),
             |base| format!("[{base}](https://huggingface.co/{base})"),
         );
-        let verb = match self.made {
-            Made::Quantized { .. } => format!("made of {of}"),
-            Made::Converted => format!("converted from a quantization of {of}"),
+        let how = match self.made {
+            Made::Quantized { .. } => "made",
+            Made::Converted => "converted from another format",
         };
-        format!("{title}\n\nThis model was {verb} with Kvant {}.", env!("CARGO_PKG_VERSION"))
+        format!("{title}\n\nA quantization of {of}, {how} with Kvant {}.", env!("CARGO_PKG_VERSION"))
     }
 
     /// The schemes of layers, the most frequent first.
@@ -239,7 +239,11 @@ impl ModelCard<'_> {
         }
         let yaml = (!yaml.is_empty()).then(|| markdown_code("yaml", yaml));
         let body = (!body.is_empty()).then(|| body.clone());
-        let what = "The following is the card of the model that was quantized.".to_owned();
+        let done = match self.made {
+            Made::Quantized { .. } => "quantized",
+            Made::Converted => "converted",
+        };
+        let what = format!("The following is the card of the model that was {done}.");
         let parts = ["## Original model card".to_owned(), what].into_iter().chain(yaml).chain(body);
         Some(parts.collect::<Vec<_>>().join("\n\n"))
     }

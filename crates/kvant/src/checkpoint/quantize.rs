@@ -98,9 +98,18 @@ fn card_of<'a>(job: &'a Job, source: &'a CardSource, recipe: &'a Value, plan: &'
     CardRequest { source, made: CardMade::Quantized { job, recipe, record: plan.record() } }
 }
 
+/// The recipe for cards. Rules of other tools' recipes for layers that the model does not have are left out: in a recipe of Kvant they would
+/// be mistakes.
 fn recipe_json(plan: &Plan) -> Value {
     // Serializing plain strings, numbers and lists does not fail.
-    serde_json::to_value(plan.recipe()).unwrap_or_default()
+    let mut recipe = serde_json::to_value(plan.recipe()).unwrap_or_default();
+    let kept = plan.kept().iter().map(|kept| kept.source.strip_suffix(".weight").unwrap_or(&kept.source));
+    let layers = plan.layers().iter().flat_map(|layer| [layer.module.as_str(), layer.name.as_str()]);
+    let idle = plan.recipe().idle_rules(layers.chain(kept));
+    if let Some(rules) = recipe["override"].as_array_mut() {
+        rules.retain(|rule| !idle.iter().any(|idle| rule["layers"] == idle.layers.pattern()));
+    }
+    recipe
 }
 
 /// Writing the checkpoint that all outputs are converted from.

@@ -34,12 +34,13 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
 /// The tokens whose prediction differs most from the reference's.
 fn changed(object: &Object<'_>) -> Vec<Part> {
     let texts = ["text before", "token", "reference predicts", "model predicts"];
-    let numbers = ["token, reference", "token, model", "KL, nats"];
+    let numbers = ["probability, reference", "probability, model", "KL, nats"];
     let mut all = table(&texts, &numbers);
     for token in object.objects("changed_tokens") {
         let (model, reference) = (token.object("model"), token.object("reference"));
         let predicted = |prediction: &Object<'_>| {
-            format!("{} ({})", named(prediction, "text", "token"), percent(prediction.number("probability")))
+            let share = percent(prediction.number("probability")).replace(' ', "\u{a0}");
+            format!("{} ({share})", named(prediction, "text", "token"))
         };
         let context = match token.text("context") {
             "" => token.list("context_tokens").iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),

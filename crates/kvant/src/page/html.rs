@@ -56,8 +56,9 @@ fn part_html(part: &Part, out: &mut String) {
         Part::Strips(strips) => figure(&strips.title, &strips.svg()),
         Part::Histograms(histograms) => {
             let each = |histogram: &Histogram| {
-                let range = format!("{}, ± {}", histogram.name, histogram.limit);
-                format!("<figure>{}<figcaption>{}</figcaption></figure>", histogram.svg(), escape(&range))
+                // Names of layers break between their parts where they are too long.
+                let (name, limit) = (escape(&histogram.name).replace('.', ".<wbr>"), escape(&histogram.limit));
+                format!("<figure>{}<figcaption>{name}, ±\u{a0}{limit}</figcaption></figure>", histogram.svg())
             };
             let all: String = histograms.rows.iter().map(each).collect();
             figure(&histograms.title, &format!("<div class=\"small\">{all}</div>"))

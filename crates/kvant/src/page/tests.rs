@@ -235,9 +235,12 @@ fn tokens_that_changed_most_are_shown_with_text_or_numbers() {
     value["changed_tokens"] = json!([token(json!(" a|<b>\n")), token(Value::Null)]);
     let page = Page::of(&[result("m", value)]).unwrap();
     let html = page.render(PageFormat::Html);
-    assert!(html.contains("Tokens that changed most") && html.contains("“ a|&lt;b&gt;↵” (50.00 %)"), "{html}");
+    assert!(html.contains("Tokens that changed most") && html.contains("“ a|&lt;b&gt;↵” (50.00\u{a0}%)"), "{html}");
     let markdown = page.render(PageFormat::Markdown);
-    assert!(markdown.contains("| 1 2 | 9 | 7 (50.00 %) | 7 (50.00 %) | 25.00 % | 25.00 % | 1.500 |"), "{markdown}");
+    assert!(
+        markdown.contains("| 1 2 | 9 | 7 (50.00\u{a0}%) | 7 (50.00\u{a0}%) | 25.00 % | 25.00 % | 1.500 |"),
+        "{markdown}"
+    );
     assert!(!Page::of(&[result("m", evaluation(0.1))]).unwrap().render(PageFormat::Markdown).contains("changed"));
 }
 
@@ -262,7 +265,7 @@ fn weights_are_drawn_for_each_layer() {
     let value = json!({"schema": "kvant.quantize/1", "weights": [layer]});
     let page = Page::of(&[result("m", value)]).unwrap();
     let html = page.render(PageFormat::Html);
-    assert!(html.contains("a&lt;b, ± 0.2500") && html.matches("<polyline").count() == 2, "{html}");
+    assert!(html.contains("a&lt;b, ±\u{a0}0.2500") && html.matches("<polyline").count() == 2, "{html}");
     // The greatest share is as high as the chart: 100 % of the weights after, half of them before.
     assert!(html.contains("73.33,4 146.67,4") && html.contains("73.33,37 146.67,37"), "{html}");
 }
