@@ -64,7 +64,7 @@ fn toml(value: &Value) -> String {
 /// The command that makes the model again, with the recipe in a file. `model` is the source.
 pub(super) fn command(job: &Job, model: &str, reads_data: bool) -> String {
     let mut words =
-        ["kvant", "quantize", &shell_word(Path::new(model)), "--recipe", RECIPE_FILE].map(str::to_owned).to_vec();
+        ["kvant", "quantize", &shell_word(Path::new(model)), "‹recipe›", RECIPE_FILE].map(str::to_owned).to_vec();
     let mut option = |name: &str, value: String| words.extend([format!("‹{name}›"), shell_word(Path::new(&value))]);
     if job.sinks.formats.len() > 1 {
         job.sinks.formats.iter().for_each(|format| option("format", format.name().to_owned()));
@@ -140,7 +140,7 @@ mod tests {
         job.data.seq_len = Some(64);
         job.data.shuffle = true;
         job.source.adapters = vec!["/home/me/adapter".into()];
-        let expected = "kvant quantize org/name --recipe recipe.toml ‹lora› adapter ‹calib› 'my text.txt' ‹seq-len› 64 ‹shuffle› -o OUT";
+        let expected = "kvant quantize org/name ‹recipe› recipe.toml ‹lora› adapter ‹calib› 'my text.txt' ‹seq-len› 64 ‹shuffle› -o OUT";
         assert_eq!(command(&job, "org/name", true), expected);
         job.data.files.push("b.txt".into());
         job.data.shares = vec![0.75, 0.25];
