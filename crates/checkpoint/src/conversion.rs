@@ -90,7 +90,7 @@ fn matrix<'m, 'a>(packed: &'m Packed<'a>, name: &str, index: Option<usize>) -> O
 }
 
 /// The tensor that a layer of the output is read as, and its number among several matrices.
-fn written_as(layer: &PlannedLayer) -> (String, Option<usize>) {
+pub(crate) fn written_as(layer: &PlannedLayer) -> (String, Option<usize>) {
     match &layer.output {
         LayerOutput::Parts { parts, slice: (index, count), .. } if *count > 1 => {
             let first = parts.first().map_or("", |part| part.name.as_str());

@@ -11,7 +11,8 @@
 //! * [`conversion`]: from one format to another,
 //! * [`gguf`]: the same steps for a GGUF file, with its own plan,
 //! * [`onnx`]: a decoder as an ONNX graph,
-//! * [`sensitivity`]: what layers may become in a mix of schemes, and how much each costs.
+//! * [`sensitivity`]: what layers may become in a mix of schemes, and how much each costs,
+//! * [`weight_histograms`]: the weights of layers before and after, for reports.
 //!
 //! The layers below are crates of their own: `kvant_model` (a checkpoint's headers and config.json, seen as a model),
 //! `kvant_weights`, `kvant_formats` (checkpoint formats, what loaders accept, verification), `kvant_gguf` (GGUF files as sources),
@@ -54,3 +55,4 @@ pub mod onnx;
 pub mod plan;
 pub mod recipe;
 pub mod sensitivity;
+pub mod weight_histograms;

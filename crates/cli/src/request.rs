@@ -91,6 +91,7 @@ impl From<QuantizeArgs> for Job {
         let quality = &mut job.limits.quality;
         *quality = QualityLimits { max_kl, max_perplexity_increase, eval, min_sqnr: quality.min_sqnr };
         job.sinks.output = args.output.output;
+        job.sinks.no_model_card = args.no_model_card;
         job.sinks.commit = commit(args.finish);
         job
     }
@@ -341,6 +342,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             graph_formats: args.onnx.layout,
             report,
             page,
+            no_model_card: false,
             external_data,
             settings: args.typed,
         },

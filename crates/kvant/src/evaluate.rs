@@ -1,9 +1,11 @@
 //! Measuring how well models predict a text or answer questions, or how far encoders or graphs are from their float model.
 
+mod changed;
 mod choices;
 mod json;
 mod models;
 
+pub use changed::ChangedTexts;
 pub use choices::{ChoicesComparison, ChoicesReport};
 pub use models::{ModelResult, ModelSize, ModelsReport};
 
@@ -113,6 +115,8 @@ pub struct TextReport {
     pub run: TextRun,
     /// The text.
     pub data: Option<EvaluatedData>,
+    /// The texts of the tokens whose prediction differs most from the reference's, in the order of the comparison.
+    pub changed: Vec<ChangedTexts>,
 }
 
 /// An encoder beside its reference, on texts, images or sounds.
@@ -167,6 +171,7 @@ impl Evaluation {
         let mut report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
         let data = EvaluatedData::of(&self.data);
         report.set_data(&data);
+        changed::add_texts(&mut report, self);
         page::write(self.page.as_deref(), &self.source.model, "eval", || report.to_json())?;
         Ok(report)
     }
@@ -269,7 +274,12 @@ impl Evaluation {
         }
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
-        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations }, data: None })))
+        Ok(EvaluationReport::Text(Box::new(TextReport {
+            found,
+            run: TextRun::Forward { activations },
+            data: None,
+            changed: Vec::new(),
+        })))
     }
 
     /// Windows of a length, as many as are to be taken.
@@ -375,7 +385,12 @@ impl Evaluation {
         let work = || evaluate_scored(&model, reference.as_ref(), &ops, &sequences, memory, watch);
         let found = self.limits.pool()?.install(work)?;
         let activations = model.quantized_activations();
-        Ok(EvaluationReport::Text(Box::new(TextReport { found, run: TextRun::Forward { activations }, data: None })))
+        Ok(EvaluationReport::Text(Box::new(TextReport {
+            found,
+            run: TextRun::Forward { activations },
+            data: None,
+            changed: Vec::new(),
+        })))
     }
 
     /// An encoder beside its reference, on the sequences of images or sounds that both were given.
@@ -510,7 +525,7 @@ impl Evaluation {
 /// Runs the graph of a decoder on text.
 fn run_graph(prepared: &PreparedText, limits: &Limits, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
     let TextResult { found, engine } = prepared.run(limits, reporter)?;
-    Ok(TextReport { found, run: TextRun::Engine(engine), data: None })
+    Ok(TextReport { found, run: TextRun::Engine(engine), data: None, changed: Vec::new() })
 }
 
 fn note_long_windows(window: usize, longest: Option<usize>, reporter: &Reporter<'_>) {

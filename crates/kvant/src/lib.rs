@@ -385,6 +385,7 @@ struct LibraryGuide;
 
 mod calibration;
 mod cancel;
+mod card;
 pub mod catalog;
 mod checkpoint;
 mod convert;
@@ -432,8 +433,8 @@ pub use checkpoint::quantize::CheckpointReport;
 pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};
 pub use evaluate::{
-    ChoicesComparison, ChoicesReport, EncoderReport, Evaluation, EvaluationReport, ModelResult, ModelSize,
-    ModelsReport, TextReport, TextRun,
+    ChangedTexts, ChoicesComparison, ChoicesReport, EncoderReport, Evaluation, EvaluationReport, ModelResult,
+    ModelSize, ModelsReport, TextReport, TextRun,
 };
 pub use evaluated_data::EvaluatedData;
 pub use events::{Event, Events, Resumption, Stage, Unit};

@@ -34,7 +34,12 @@ pub fn refuse_unloadable(plan: &Plan, remedy: impl FnOnce() -> Remedy) -> Result
 
 /// Each loader, and the line that loads the checkpoint at `path`, if there is one.
 pub fn lines(loaders: &[&'static str], path: &Path) -> Vec<(&'static str, Option<String>)> {
-    loaders.iter().map(|loader| (*loader, line(loader, path))).collect()
+    lines_of(loaders, path, path)
+}
+
+/// The same for a checkpoint at `path` that readers will have as `name`.
+pub(crate) fn lines_of(loaders: &[&'static str], path: &Path, name: &Path) -> Vec<(&'static str, Option<String>)> {
+    loaders.iter().map(|loader| (*loader, line(loader, path, name))).collect()
 }
 
 /// The same as JSON.
@@ -42,24 +47,24 @@ pub fn json(loaders: &[&'static str], path: &Path) -> Value {
     lines(loaders, path).into_iter().map(|(loader, line)| json!({ "loader": loader, "line": line })).collect()
 }
 
-fn line(loader: &str, file: &Path) -> Option<String> {
-    let path = shell_word(file);
+fn line(loader: &str, file: &Path, name: &Path) -> Option<String> {
+    let path = shell_word(name);
     match loader {
         "vLLM" => Some(format!("vllm serve {}", path)),
         "SGLang" => Some(format!("python -m sglang.launch_server --model-path {}", path)),
         "llama.cpp" => Some(format!("llama-cli -m {}", path)),
         "Ollama" => Some(format!("echo FROM {} > Modelfile && ollama create NAME", path)),
         "ComfyUI" => {
-            let weights = shell_word(&file.join("model.safetensors"));
+            let weights = shell_word(&name.join("model.safetensors"));
             let folder = if holds_pipeline(file) { "checkpoints" } else { "diffusion_models" };
             Some(format!("cp {weights} ComfyUI/models/{folder}/NAME.safetensors"))
         }
         "LM Studio" => Some(format!("lms import {}", path)),
-        "mlx-lm" => Some(format!("mlx_lm.load({})", python(file))),
-        "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(file))),
-        "diffusers" => Some(format!("DiffusionPipeline.from_pretrained({})", python(file))),
-        _ if loader.starts_with("diffusers") => Some(format!("diffusers.AutoModel.from_pretrained({})", python(file))),
-        _ if loader.starts_with("transformers") => transformers(file),
+        "mlx-lm" => Some(format!("mlx_lm.load({})", python(name))),
+        "amd-quark" => Some(format!("quark.torch.import_model_from_safetensors(model, {})", python(name))),
+        "diffusers" => Some(format!("DiffusionPipeline.from_pretrained({})", python(name))),
+        _ if loader.starts_with("diffusers") => Some(format!("diffusers.AutoModel.from_pretrained({})", python(name))),
+        _ if loader.starts_with("transformers") => transformers(file, name),
         _ => None,
     }
 }
@@ -73,13 +78,13 @@ fn holds_pipeline(path: &Path) -> bool {
 }
 
 /// A GGUF file is named apart from its directory.
-fn transformers(path: &Path) -> Option<String> {
-    if SourceKind::named(path) == Some(SourceKind::Gguf) {
-        let name = path.file_name()?;
-        let (directory, name) = (python(directory_of(path)), python(Path::new(name)));
-        return Some(format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={name})"));
+fn transformers(path: &Path, name: &Path) -> Option<String> {
+    if SourceKind::named(name) == Some(SourceKind::Gguf) {
+        let file = name.file_name()?;
+        let (directory, file) = (python(directory_of(name)), python(Path::new(file)));
+        return Some(format!("AutoModelForCausalLM.from_pretrained({directory}, gguf_file={file})"));
     }
-    Some(format!("{}.from_pretrained({})", class(path), python(path)))
+    Some(format!("{}.from_pretrained({})", class(path), python(name)))
 }
 
 /// The ends of architectures' names for which transformers has a class that chooses among them by that end.
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn transformers_load_lines_handle_gguf_and_modalities() {
-        let call = |path: &Path| line("transformers", path).unwrap();
+        let call = |path: &Path| line("transformers", path, path).unwrap();
         let files = [("m.gguf", ".", "m.gguf"), ("out/m.gguf", "out", "m.gguf"), ("M.GGUF", ".", "M.GGUF")];
         for (path, directory, name) in files {
             let expected = format!("AutoModelForCausalLM.from_pretrained(\"{directory}\", gguf_file=\"{name}\")");

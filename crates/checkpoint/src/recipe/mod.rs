@@ -23,6 +23,7 @@ use kvant_weights::recipe_error::RecipeError;
 use kvant_weights::recipe_error::quoted;
 pub use quality_level::{QUALITY_LEVELS, QualityChoice, QualityLevel};
 pub use settings::{LayerTypeText, OverrideText, PackMethod, Settings, layer_kinds};
+pub use yaml::read as read_yaml;
 
 use crate::byte_size::ByteSize;
 use crate::input_statistics::InputStatistics;

@@ -1,4 +1,5 @@
-//! YAML as JSON values, as PyYAML's `safe_load` reads the recipes of llm-compressor. Files are hostile: depth, aliases and the size of
+//! YAML as JSON values, as PyYAML's `safe_load` reads the recipes of llm-compressor and the
+//! front matter of model cards. Files are hostile: depth, aliases and the size of
 //! the result are bounded, and keys that are given twice are refused.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
@@ -16,7 +17,7 @@ const MAX_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// What is wrong, with its line: `line 3: ...`.
-pub(super) fn read(text: &str) -> Result<Value, String> {
+pub fn read(text: &str) -> Result<Value, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("line 1: longer than {MAX_BYTES} bytes"));
     }

@@ -58,6 +58,9 @@ pub struct QuantizeArgs {
     /// The output.
     #[command(flatten)]
     pub output: OutputArgs,
+    /// Do not write a README.md with a model card beside a checkpoint
+    #[arg(long, help_heading = "Checkpoints")]
+    pub no_model_card: bool,
     /// Limits on the quality of the result.
     #[command(flatten)]
     pub gate: GateArgs,

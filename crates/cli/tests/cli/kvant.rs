@@ -137,6 +137,14 @@ pub fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
+/// The same without the model card, which quotes the recipe as it was given, and the manifest.
+pub fn contents_but_card(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    contents(dir)
+        .into_iter()
+        .filter(|(name, _)| !["README.md", "kvant_manifest.json"].contains(&name.as_str()))
+        .collect()
+}
+
 /// The names in a directory, sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =

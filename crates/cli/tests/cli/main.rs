@@ -24,6 +24,7 @@ mod list;
 mod lora;
 mod made_model;
 mod many_outputs;
+mod model_card;
 mod onnx;
 mod paths;
 mod pipelines;

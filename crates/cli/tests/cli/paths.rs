@@ -196,7 +196,7 @@ fn overwrite_removes_only_files_kvant_wrote() {
     let before = (names(&place.path("out")), fs::read(place.path("out/config.json")).unwrap());
     let run = quantize("out", &["--overwrite"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    for told in ["README.md, config.json (changed), logs/run.txt", "hint: ", "another output with -o"] {
+    for told in ["README.md (changed), config.json (changed), logs/run.txt", "hint: ", "another output with -o"] {
         assert!(run.stderr.contains(told), "{told}: {}", run.stderr);
     }
     assert_eq!((names(&place.path("out")), fs::read(place.path("out/config.json")).unwrap()), before);

@@ -1,12 +1,13 @@
 //! `kvant quantize`, from checkpoint to checkpoint.
 
-use crate::kvant::{Place, contents, names};
+use crate::kvant::{Place, contents, contents_but_card, names};
 use crate::made_model::MadeModel;
 use crate::verify::replace;
 use kvant_quant::scheme::EVALUATION_ONLY;
 use std::fs;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
+    "README.md",
     "config.json",
     "generation_config.json",
     "kvant_manifest.json",
@@ -231,7 +232,11 @@ fn recipes_of_other_tools_give_identical_output() {
     std::fs::copy(place.path("recipe.yaml"), place.path("recipe.toml")).unwrap();
     for file in ["recipe.yaml", "recipe.toml", "config.json"] {
         place.succeed(&["quantize", "nano_llama", "--recipe", file, "-o", "again", "--overwrite"]);
-        assert_eq!(contents(&place.path("again")), contents(&place.path("options")), "{file}");
+        assert_eq!(contents_but_card(&place.path("again")), contents_but_card(&place.path("options")), "{file}");
+        let card = fs::read_to_string(place.path("again/README.md")).unwrap();
+        place.write("of_card.toml", crate::model_card::block(&card, "toml"));
+        place.succeed(&["quantize", "nano_llama", "--recipe", "of_card.toml", "-o", "repeated", "--overwrite"]);
+        assert_eq!(contents_but_card(&place.path("repeated")), contents_but_card(&place.path("options")), "{card}");
     }
     place.write("recipe.yaml", &yaml.replace("num_bits: 4", "num_bits: 4, actorder: group"));
     let run = place.run(&["plan", "nano_llama", "--recipe", "recipe.yaml"]);
@@ -245,7 +250,7 @@ fn config_of_an_output_is_a_recipe() {
     let place = Place::new();
     place.succeed(&["quantize", "nano_llama", "--scheme", "uint4_wo_64", "--exclude", "*.layers.1.*", "-o", "first"]);
     place.succeed(&["quantize", "nano_llama", "--recipe", "first/config.json", "-o", "again"]);
-    assert_eq!(contents(&place.path("first")), contents(&place.path("again")));
+    assert_eq!(contents_but_card(&place.path("first")), contents_but_card(&place.path("again")));
 }
 
 #[test]

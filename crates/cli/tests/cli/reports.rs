@@ -16,6 +16,8 @@ fn commands_write_pages_of_what_they_found() {
     let quantize = ["quantize", "nano_llama", "-s", "int4:g32", "-o", "int4", "--report", "int4.html"];
     place.succeed(&[&quantize[..], &calib].concat());
     let page = read(&place, "int4.html");
+    let layers = page.matches("class=\"area\"").count();
+    assert_eq!(layers, 28, "the weights of each layer");
     for shown in ["Quantization: nano_llama", "int4:g32", "model.layers.0.mlp.down_proj", "text.txt", "<svg"] {
         assert!(page.contains(shown), "{shown}");
     }
@@ -23,6 +25,16 @@ fn commands_write_pages_of_what_they_found() {
     let result = place.succeed(&[&eval[..], &["--json", "--report", "eval.md"]].concat()).stdout;
     let page = read(&place, "eval.md");
     assert!(page.contains("# Evaluation: int4") && page.contains("| block 3 |"), "{page}");
+    let found: serde_json::Value = serde_json::from_str(&result).unwrap();
+    let changed = found["changed_tokens"].as_array().unwrap();
+    let divergences: Vec<f64> = changed.iter().map(|token| token["kl"].as_f64().unwrap()).collect();
+    assert!(changed.len() == 20 && divergences.is_sorted_by(|a, b| a >= b), "{divergences:?}");
+    assert!(
+        divergences[0] >= found["kl_p99"].as_f64().unwrap() && divergences[19] > found["kl_mean"].as_f64().unwrap()
+    );
+    let context = changed[0]["context"].as_str().unwrap();
+    assert!(TEXT.repeat(2).contains(context.trim()) && changed[0]["context_tokens"].as_array().unwrap().len() <= 12);
+    assert!(page.contains("Tokens that changed most"), "{page}");
     assert!(place.run(&[&eval[..], &["--report", "eval.md"]].concat()).stderr.contains("eval.md exists already"));
 
     place.write("a.json", &result);

@@ -1,5 +1,6 @@
 //! Comparison of a model with its source.
 
+use super::changed::ChangedToken;
 use super::score::ScorePair;
 use super::statistics::{Mean, TokenPlace};
 
@@ -21,6 +22,8 @@ pub struct Comparison {
     /// The residual stream after each block: `10 log10(sum r^2 / sum (r - x)^2)` in decibels, `r` being the reference's.
     /// Errors of earlier blocks are in it. Infinite where there is none.
     pub blocks: Vec<f64>,
+    /// The tokens of the greatest divergence, the greatest first, at most twenty; empty where none are looked for.
+    pub changed: Vec<ChangedToken>,
 }
 
 impl Comparison {
@@ -50,6 +53,7 @@ impl Comparison {
             top1_agreement: agreement.value,
             top1_agreement_error: agreement.error,
             blocks: errors.iter().map(BlockErrors::decibels).collect(),
+            changed: Vec::new(),
         }
     }
 }

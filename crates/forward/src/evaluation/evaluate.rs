@@ -2,6 +2,7 @@
 //! convention: the mean is over the scored tokens of all [windows](super::windows).
 
 use super::EvaluationError;
+use super::changed::most_changed;
 use super::comparison::{BlockErrors, Comparison};
 use super::predicted::{Predicted, pieces, placed, predicted, scored};
 use super::score::{Score, ScorePair};
@@ -288,7 +289,10 @@ impl TextWindows<'_> {
             };
             let reference_perplexity = perplexity(reference, &of(|pair| pair.reference))?.value;
             let all = placed(&found.pairs, &predicted);
-            let comparison = Comparison::of_scored(reference_perplexity, &all, &pairs, &found.errors);
+            let comparison = Comparison {
+                changed: most_changed(&pairs, self.tokens, self.windows),
+                ..Comparison::of_scored(reference_perplexity, &all, &pairs, &found.errors)
+            };
             let scores = of(|pair| pair.model);
             let ranges = ranges_of_pairs(&pairs);
             self.evaluation(model, FoundScores { scores: &scores, ranges, comparison: Some(comparison) }, start)

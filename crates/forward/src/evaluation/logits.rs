@@ -2,6 +2,7 @@
 //! [`evaluate`](super::evaluate()) are. Logits of more than one window are never kept.
 
 use super::EvaluationError;
+use super::changed::most_changed;
 use super::comparison::Comparison;
 use super::evaluate::{Evaluation, perplexity_or};
 use super::predicted::pieces;
@@ -85,7 +86,11 @@ impl<'t> LogitsEvaluation<'t> {
             false => {
                 let of_reference = self.pairs.iter().map(|(place, pair)| (*place, pair.reference.log_likelihood()));
                 let perplexity = perplexity_or(&of_reference.collect::<Vec<_>>(), not_a_number)?.value;
-                (ranges_of_pairs(&self.pairs), Some(Comparison::new(perplexity, &self.pairs, &[])))
+                let comparison = Comparison {
+                    changed: most_changed(&self.pairs, self.tokens, windows),
+                    ..Comparison::new(perplexity, &self.pairs, &[])
+                };
+                (ranges_of_pairs(&self.pairs), Some(comparison))
             }
         };
         let perplexity = perplexity_or(&self.scores, not_a_number)?;

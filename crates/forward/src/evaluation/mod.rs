@@ -1,5 +1,6 @@
 //! Quality of a model, measured on text with the forward pass of [`crate::forward`].
 
+mod changed;
 mod comparison;
 mod encoder;
 mod error;
@@ -14,6 +15,7 @@ mod text;
 mod variants;
 mod windows;
 
+pub use changed::{ChangedToken, Prediction};
 pub use comparison::Comparison;
 pub use encoder::{EncoderEvaluation, Pooling, ReadoutComparison, evaluate_encoder};
 pub use error::EvaluationError;

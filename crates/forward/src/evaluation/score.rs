@@ -1,6 +1,7 @@
 //! The score of the next token in a row of logits, and the distance from another model's row. Rows come in
 //! pieces of the vocabulary, so that they never exist whole.
 
+use super::changed::Prediction;
 use kvant_numeric::linalg::{exp, sum_of_exponentials};
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 
@@ -41,6 +42,12 @@ impl Score {
     /// `ln p(target)`.
     pub(super) fn log_likelihood(&self) -> f64 {
         self.target - self.log_sum()
+    }
+
+    /// The likeliest token, and how likely it and the token that follows are.
+    pub(super) fn prediction(&self) -> Prediction {
+        let (likeliest, expected) = (self.largest - self.log_sum(), self.log_likelihood());
+        Prediction { token: self.best as u32, probability: likeliest.exp(), expected: expected.exp() }
     }
 
     /// The likeliest token.

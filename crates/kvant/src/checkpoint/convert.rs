@@ -1,5 +1,6 @@
 //! Converts a quantized checkpoint to another checkpoint format.
 
+use crate::card::{CardRequest, CardSource, CardedPlan, Made};
 use crate::delivery::{Delivery, check_output, claim, preflight, refuse_measured_change};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
@@ -69,8 +70,13 @@ pub fn run(
     let copied = [(output, checkpoint.extra_bytes()?)];
     engine::Output::check_room(&[(&planned.plan, output)], &[], &copied)?;
     reporter.started();
+    let (card, note) = CardSource::read(&request.source.model, &checkpoint)?;
+    // Cards of others are copied: they are of the model, and true of any format of it.
+    let card = card.filter(CardSource::is_own);
+    reporter.notes(note.filter(|_| card.is_some()));
+    let card = card.as_ref().map(|source| CardRequest { source, made: Made::Converted });
     let claim = claim(output, &sinks.settings, sinks.commit)?;
-    let work = ConversionWork { checkpoint: &checkpoint, source: &request.source.model, sinks, limits };
+    let work = ConversionWork { checkpoint: &checkpoint, source: &request.source.model, sinks, limits, card };
     let (output, done) = work.carry_out(&planned.plan, claim, reporter)?;
     let output = output.commit()?;
     let errors = match request.requantize {
@@ -170,6 +176,8 @@ pub struct Further<'a> {
     pub sinks: &'a Sinks,
     /// Resources.
     pub limits: &'a Limits,
+    /// The card of the result, if it gets one.
+    pub(crate) card: Option<CardRequest<'a>>,
 }
 
 /// Converts a checkpoint that was just written. Weights that the target does not hold exactly are requantized to the nearest scheme, with a note.
@@ -182,13 +190,13 @@ pub fn make(
     further: &Further<'_>,
     reporter: &Reporter<'_>,
 ) -> Result<(Committed, CalibratedPlan), Error> {
-    let Further { sinks, limits, max_shard_size, .. } = *further;
+    let Further { sinks, limits, max_shard_size, card, .. } = *further;
     let checkpoint = job::open(source)?;
     let conversion = Conversion { target: further.target, requantize: true, max_shard_size };
     let plan = Plan::convert(&checkpoint, &conversion)?;
     reporter.notes(plan.notices());
     let claim = claim(target, &sinks.settings, sinks.commit)?;
-    let work = ConversionWork { checkpoint: &checkpoint, source, sinks, limits };
+    let work = ConversionWork { checkpoint: &checkpoint, source, sinks, limits, card };
     let (placed, _) = work.carry_out(&plan, claim, reporter)?;
     if plan.layers().iter().any(|layer| !layer.is_recoded()) {
         let made = job::open(placed.path())?;
@@ -207,6 +215,7 @@ struct ConversionWork<'a> {
     source: &'a Path,
     sinks: &'a Sinks,
     limits: &'a Limits,
+    card: Option<CardRequest<'a>>,
 }
 
 impl ConversionWork<'_> {
@@ -217,7 +226,9 @@ impl ConversionWork<'_> {
         reporter: &Reporter<'_>,
     ) -> Result<(Committed, Done), Error> {
         let ConversionWork { checkpoint, source, .. } = *self;
-        Delivery { plan, checkpoint, source, commit: self.sinks.commit }.make(claim, plan.jobs().len(), |output| {
+        let carded = CardedPlan::new(plan, self.card);
+        let delivery = Delivery { plan: &carded, checkpoint, source, commit: self.sinks.commit };
+        delivery.make(claim, plan.jobs().len(), |output| {
             let progress = reporter.stage(Stage::Writing, Unit::Bytes);
             engine::run(plan, checkpoint, output, self.limits.threads(), reporter.cancel().flag(), &progress)
         })

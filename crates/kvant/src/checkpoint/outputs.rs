@@ -5,6 +5,7 @@
 use super::convert::{self, Further};
 use super::plan::Cost;
 use super::planning::Planned;
+use crate::card::{CardRequest, CardSource};
 use crate::delivery::{Delivery, Settling, check_runs, claim};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
@@ -20,7 +21,7 @@ use kvant_checkpoint::plan::{CalibratedPlan, Plan};
 use kvant_checkpoint::recipe::MAX_SHARD_SIZE;
 use kvant_container::onnx::external_data_path;
 use kvant_container::unfinished::checkpoint_beside;
-use kvant_container::{Durability, Remedy, directory_of};
+use kvant_container::{Checkpoint, Durability, Remedy, directory_of};
 use kvant_formats::format::OutputFormat;
 use kvant_formats::transcode::ConversionTarget;
 use kvant_forward::forward::Decoder;
@@ -113,6 +114,19 @@ impl<'a> Outputs<'a> {
     /// Returns whether the checkpoint is intermediate.
     fn is_passing(&self) -> bool {
         (self.file.is_some() || self.graph.is_some()) && self.job.sinks.checkpoints().is_empty()
+    }
+
+    /// The source as the cards of the outputs tell of it, with a note where its own card is unusual; `None` where no output has a card.
+    ///
+    /// # Errors
+    /// A card that cannot be read.
+    pub fn card_source(&self, source: &Checkpoint, reporter: &Reporter<'_>) -> Result<Option<CardSource>, Error> {
+        if self.job.sinks.no_model_card || self.is_passing() {
+            return Ok(None);
+        }
+        let (card, note) = CardSource::read(&self.job.source.model, source)?;
+        reporter.notes(note);
+        Ok(card)
     }
 
     /// How the checkpoint is committed. Loaders never see an intermediate one.
@@ -246,22 +260,34 @@ impl<'a> Outputs<'a> {
         self.others.iter().try_for_each(|(_, path)| Ok(engine::Output::check(plan, source, path, overwrite)?))
     }
 
-    /// Makes all other outputs of the first. Until the end a rerun finds each that is whole done.
+    /// Makes all other outputs of the first, with cards if these are wanted. Until the end a rerun finds each that is whole done.
     ///
     /// # Errors
     /// See `kvant convert`.
-    pub fn deliver(&self, plan: &Plan, first: Committed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
+    pub fn deliver(
+        &self,
+        plan: &Plan,
+        first: Committed,
+        card: Option<CardRequest<'_>>,
+        reporter: &Reporter<'_>,
+    ) -> Result<Delivered, Error> {
         let kept = self.is_passing().then(|| first.path().to_owned());
-        let delivered = self.deliver_all(plan, first, reporter);
+        let delivered = self.deliver_all(plan, first, card, reporter);
         delivered.map_err(|failure| match kept.filter(|kept| kept.exists()) {
             Some(kept) => with_kept(failure, &kept),
             None => failure,
         })
     }
 
-    fn deliver_all(&self, plan: &Plan, first: Committed, reporter: &Reporter<'_>) -> Result<Delivered, Error> {
+    fn deliver_all(
+        &self,
+        plan: &Plan,
+        first: Committed,
+        card: Option<CardRequest<'_>>,
+        reporter: &Reporter<'_>,
+    ) -> Result<Delivered, Error> {
         let convert =
-            |(format, output): &(OutputFormat, PathBuf)| self.converted(first.path(), *format, output, reporter);
+            |(format, output): &(OutputFormat, PathBuf)| self.converted(first.path(), *format, output, card, reporter);
         let others = self.others.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
         let file = self.file().map(|file| self.write_file(first.path(), file, reporter)).transpose()?;
         let graph = self.graph.as_deref().map(|graph| self.write_graph(first.path(), graph, reporter));
@@ -334,11 +360,12 @@ impl<'a> Outputs<'a> {
         made: &Path,
         format: OutputFormat,
         output: &Path,
+        card: Option<CardRequest<'_>>,
         reporter: &Reporter<'_>,
     ) -> Result<(Committed, CalibratedPlan), Error> {
         let target = format.checkpoint().map_or(ConversionTarget::Fake, ConversionTarget::Codes);
         let max_shard_size = self.job.sinks.max_shard_size.unwrap_or(MAX_SHARD_SIZE).0;
-        let further = Further { target, max_shard_size, sinks: &self.job.sinks, limits: &self.job.limits };
+        let further = Further { target, max_shard_size, sinks: &self.job.sinks, limits: &self.job.limits, card };
         convert::make(made, output, &further, reporter)
     }
 

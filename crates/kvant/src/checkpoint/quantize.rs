@@ -5,9 +5,10 @@ use super::plan::Cost;
 use super::planning::{self, Planned};
 use super::warnings;
 use crate::calibration::{Calibration, clear_away};
+use crate::card::{CardRequest, CardSource, CardedPlan, Made as CardMade};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
-use crate::job::Job;
+use crate::job::{self, Job};
 use crate::json::path as path_json;
 use crate::quality::Gate;
 use crate::text::counts;
@@ -17,6 +18,7 @@ use kvant_checkpoint::blockwise::BlockwiseReport;
 use kvant_checkpoint::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
 use kvant_checkpoint::finite;
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
+use kvant_checkpoint::weight_histograms::{WeightHistogram, weight_histograms};
 use kvant_container::Checkpoint;
 use kvant_data::calibration::Options;
 use kvant_formats::format::OutputFormat;
@@ -44,6 +46,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let chosen = file.filter(|file| file.recipe.has_algorithms());
     reporter.notes(chosen.and_then(|file| file.note_of_nearest(&file.types_of_modules())));
     Cost::of(job, &plan).note_shortage(reporter);
+    let card = outputs.card_source(&checkpoint, reporter)?;
     reporter.started();
     let target = outputs.checkpoint();
     if !job.sinks.commit.no_verify || calibrates {
@@ -52,8 +55,16 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let claim = outputs.claim()?;
     let gate = Gate::open(job, &checkpoint, target, calibrates, reporter)?;
     let calibration = Calibration { job, checkpoint: &checkpoint, target };
-    let run =
-        Run { job, target, outputs: &outputs, checkpoint: &checkpoint, calibration, gate: gate.as_ref(), reporter };
+    let run = Run {
+        job,
+        target,
+        outputs: &outputs,
+        checkpoint: &checkpoint,
+        calibration,
+        gate: gate.as_ref(),
+        card: card.as_ref(),
+        reporter,
+    };
     let work = match plan.blocks().is_empty() {
         true => run.band_by_band(plan, claim),
         false => run.block_by_block(plan, claim),
@@ -61,9 +72,44 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let keeps_all_values = !job.sinks.wants_gguf() && !job.sinks.wants_graph();
     let work = work.map_err(|error| if keeps_all_values { error } else { error.without_keeping_layers() });
     let QuantizeWork { plan, output, done, blocks } = work?;
-    let delivered = outputs.deliver(&plan, output, reporter)?;
+    let weights = job.sinks.page.as_ref().and_then(|_| {
+        // The result is complete: it is not lost because its report lacks a part.
+        let found = histograms(job, &plan, &checkpoint, output.path());
+        found.map_err(|error| reporter.note(&format!("the report does not show weights: {}", error.message))).ok()
+    });
+    let recipe = recipe_json(&plan);
+    let card = card.as_ref().map(|source| card_of(job, source, &recipe, &plan));
+    let delivered = outputs.deliver(&plan, output, card, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
-    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, time: begun.elapsed() }))
+    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, weights, time: begun.elapsed() }))
+}
+
+/// The most layers that a report shows the weights of.
+const SHOWN_WEIGHTS: usize = 256;
+
+/// The weights of layers before and after, for a report.
+fn histograms(job: &Job, plan: &Plan, source: &Checkpoint, made: &Path) -> Result<Vec<WeightHistogram>, Error> {
+    let output = job::open(made)?;
+    Ok(job.limits.pool()?.install(|| weight_histograms(plan, source, &output, SHOWN_WEIGHTS))?)
+}
+
+/// The card of each output of a job. Plans of outputs that an earlier run has made have no record: their cards are written.
+fn card_of<'a>(job: &'a Job, source: &'a CardSource, recipe: &'a Value, plan: &'a CalibratedPlan) -> CardRequest<'a> {
+    CardRequest { source, made: CardMade::Quantized { job, recipe, record: plan.record() } }
+}
+
+/// The recipe for cards. Rules of other tools' recipes for layers that the model does not have are left out: in a recipe of Kvant they would
+/// be mistakes.
+fn recipe_json(plan: &Plan) -> Value {
+    // Serializing plain strings, numbers and lists does not fail.
+    let mut recipe = serde_json::to_value(plan.recipe()).unwrap_or_default();
+    let kept = plan.kept().iter().map(|kept| kept.source.strip_suffix(".weight").unwrap_or(&kept.source));
+    let layers = plan.layers().iter().flat_map(|layer| [layer.module.as_str(), layer.name.as_str()]);
+    let idle = plan.recipe().idle_rules(layers.chain(kept));
+    if let Some(rules) = recipe["override"].as_array_mut() {
+        rules.retain(|rule| !idle.iter().any(|idle| rule["layers"] == idle.layers.pattern()));
+    }
+    recipe
 }
 
 /// Writing the checkpoint that all outputs are converted from.
@@ -83,6 +129,7 @@ struct Run<'a, 'e> {
     checkpoint: &'a Checkpoint,
     calibration: Calibration<'a>,
     gate: Option<&'a Gate<'a>>,
+    card: Option<&'a CardSource>,
     reporter: &'a Reporter<'e>,
 }
 
@@ -158,8 +205,14 @@ impl Run<'_, '_> {
         let run = engine::run(&plan, self.checkpoint, &output, threads, self.reporter.cancel().flag(), &progress);
         drop(progress);
         let gone = run.as_ref().is_err_and(EngineError::is_final);
-        let judge = |made: &Path| self.judge(made);
-        let settled = delivery::settle_if(output, run, (&plan, self.checkpoint), self.outputs.settling(), judge);
+        let recipe = recipe_json(&plan);
+        let carded = CardedPlan::new(&plan, self.card.map(|source| card_of(self.job, source, &recipe, &plan)));
+        let judge = |made: &Path| {
+            self.judge(made)?;
+            let measured = self.gate.and_then(Gate::measured);
+            Ok(measured.map_or(Ok(()), |measured| carded.add_quality(made, &measured))?)
+        };
+        let settled = delivery::settle_if(output, run, (&carded, self.checkpoint), self.outputs.settling(), judge);
         if gone || settled.is_ok() {
             clear_away(self.target)?;
         }
@@ -180,6 +233,8 @@ pub struct CheckpointReport {
     pub blocks: Option<BlockwiseReport>,
     /// The measured distance of the output from its source, if any.
     pub measured: Option<Value>,
+    /// The weights of layers before and after, if there is a report for people to show them.
+    pub weights: Option<Vec<WeightHistogram>>,
     /// The duration of the run.
     pub time: Duration,
 }
@@ -219,6 +274,7 @@ impl CheckpointReport {
             "notices": self.plan.notices(),
             "calibration": self.plan.record(),
             "evaluation": self.measured,
+            "weights": self.weights,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Evaluations as objects of `docs/schemas/eval.schema.json`.
 
+use super::changed;
 use super::choices::ChoicesReport;
 use super::models::{ModelSize, ModelsReport};
 use super::{EncoderReport, EvaluationReport, TextReport, TextRun};
@@ -36,6 +37,7 @@ impl TextReport {
         });
         if let (Some(comparison), Value::Object(object)) = (&found.comparison, &mut object) {
             object.extend(compared(comparison));
+            object.insert("changed_tokens".to_owned(), changed::to_json(&comparison.changed, &self.changed));
         }
         match &self.run {
             TextRun::Forward { activations } => {

@@ -28,6 +28,8 @@ pub struct Sinks {
     pub report: Option<PathBuf>,
     /// The path for a report for people, in HTML (.html) or Markdown (.md).
     pub page: Option<PathBuf>,
+    /// Whether checkpoints get no README.md with a model card.
+    pub no_model_card: bool,
     /// When weights of a graph are stored in a separate file.
     pub external_data: ExternalData,
     /// The settings of this job by name, as the user gave them. A run refuses to resume the work of a job with other settings, and

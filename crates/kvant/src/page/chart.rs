@@ -21,6 +21,41 @@ pub(super) struct Bars {
     pub rows: Vec<(String, f64)>,
 }
 
+/// A strip of cells for each name, the fuller the greater the values.
+#[derive(Clone, Debug)]
+pub(super) struct Strips {
+    pub title: String,
+    /// What a cell is of, with its number behind.
+    pub cell: String,
+    pub unit: String,
+    pub rows: Vec<Strip>,
+}
+
+/// The values of a name.
+#[derive(Clone, Debug)]
+pub(super) struct Strip {
+    pub name: String,
+    pub values: Vec<f64>,
+}
+
+/// Small histograms side by side.
+#[derive(Clone, Debug)]
+pub(super) struct Histograms {
+    pub title: String,
+    pub rows: Vec<Histogram>,
+}
+
+/// Two histograms over the same bins.
+#[derive(Clone, Debug)]
+pub(super) struct Histogram {
+    pub name: String,
+    /// The end of the last bin; the first begins at its negative.
+    pub limit: String,
+    /// Shares by bin.
+    pub before: Vec<f64>,
+    pub after: Vec<f64>,
+}
+
 /// Points by two numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Points {
@@ -104,6 +139,72 @@ impl Bars {
         });
         drawing.to_string()
     }
+}
+
+/// Strips with more cells than these in all have no text for each of them, which would make pages large.
+const NAMED_CELLS: usize = 4096;
+/// How full a cell of a value above zero is at least: it must differ from an empty one.
+const FAINTEST: f64 = 0.15;
+
+impl Strips {
+    /// The chart: each name above its cells, which fill the width of the page. A cell of no value is hollow. Shades are relative to the
+    /// greatest value of the strip.
+    pub fn svg(&self) -> String {
+        let is_named = self.rows.iter().map(|row| row.values.len()).sum::<usize>() <= NAMED_CELLS;
+        let drawing = document(&self.title).set("width", "100%").set("height", ROW * self.rows.len() as f64);
+        let drawing = self.rows.iter().enumerate().fold(drawing, |drawing, (index, row)| {
+            let top = ROW * index as f64;
+            let most = row.values.iter().copied().fold(0.0, f64::max);
+            let width = 100.0 / row.values.len().max(1) as f64;
+            let drawing = drawing.add(Text::new(row.name.as_str()).set("x", 0).set("y", top + 12.0));
+            row.values.iter().enumerate().fold(drawing, |drawing, (number, value)| {
+                let (class, fill) = match *value > 0.0 {
+                    true => ("bar", FAINTEST + (1.0 - FAINTEST) * value / most),
+                    false => ("hollow", 1.0),
+                };
+                let cell = Rectangle::new()
+                    .set("class", class)
+                    .set("x", format!("{}%", round(width * number as f64)))
+                    .set("y", top + 18.0)
+                    .set("width", format!("{}%", round(0.92 * width)))
+                    .set("height", 14)
+                    .set("fill-opacity", round(fill));
+                let name = format!("{}, {} {number}: {} {}", row.name, self.cell, number_of(*value), self.unit);
+                drawing.add(if is_named { cell.add(Title::new(name)) } else { cell })
+            })
+        });
+        drawing.to_string()
+    }
+}
+
+/// The size of a small histogram.
+const SMALL: (f64, f64) = (220.0, 70.0);
+
+impl Histogram {
+    /// The chart: the first histogram as an area, the second as a line over it.
+    pub fn svg(&self) -> String {
+        let (width, height) = SMALL;
+        let most = self.before.iter().chain(&self.after).copied().fold(f64::MIN_POSITIVE, f64::max);
+        // The steps of the outline, from the left end of the base to the right one.
+        let outline = |shares: &[f64]| {
+            let bin = width / shares.len().max(1) as f64;
+            let steps = shares.iter().enumerate().flat_map(|(index, share)| {
+                let y = round(height - share / most * (height - 4.0));
+                [(index as f64 * bin, y), ((index + 1) as f64 * bin, y)]
+            });
+            let ends = [(0.0, height), (width, height)];
+            let all = ends[..1].iter().copied().chain(steps).chain(ends[1..].iter().copied());
+            all.map(|(x, y)| format!("{},{y}", round(x))).collect::<Vec<_>>().join(" ")
+        };
+        let area = Polyline::new().set("class", "area").set("points", outline(&self.before));
+        let line = Polyline::new().set("class", "outline").set("points", outline(&self.after));
+        document(&self.name).set("viewBox", (0, 0, width, height)).add(area).add(line).to_string()
+    }
+}
+
+/// A count, or a number of a measurement.
+fn number_of(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { number(Some(value)) }
 }
 
 /// From a range of values to one of the chart, by logarithms if the values span more than a factor of twenty.

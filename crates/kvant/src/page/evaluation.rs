@@ -3,6 +3,7 @@
 use super::chart::{Points, Series};
 use super::compared::by_position;
 use super::{Object, Part, blocks, number, percent, table, with_error};
+use serde_json::Value;
 
 pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     let mut parts = vec![Part::Figures(figures(object)), Part::Facts(facts(object))];
@@ -26,7 +27,46 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
         parts.extend([Part::Heading("Blocks".to_owned()), chart]);
     }
     parts.extend(positions(object));
+    parts.extend(changed(object));
     parts
+}
+
+/// The tokens whose prediction differs most from the reference's.
+fn changed(object: &Object<'_>) -> Vec<Part> {
+    let texts = ["text before", "token", "reference predicts", "model predicts"];
+    let numbers = ["probability, reference", "probability, model", "KL, nats"];
+    let mut all = table(&texts, &numbers);
+    for token in object.objects("changed_tokens") {
+        let (model, reference) = (token.object("model"), token.object("reference"));
+        let predicted = |prediction: &Object<'_>| {
+            let share = percent(prediction.number("probability")).replace(' ', "\u{a0}");
+            format!("{} ({share})", named(prediction, "text", "token"))
+        };
+        let context = match token.text("context") {
+            "" => token.list("context_tokens").iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            text => visible(text),
+        };
+        let texts = [context, named(&token, "expected", "expected_token"), predicted(&reference), predicted(&model)];
+        let shares = [&reference, &model].map(|prediction| percent(prediction.number("expected_probability")));
+        all.push(texts.into_iter().chain(shares).chain([number(token.number("kl"))]));
+    }
+    match all.rows().is_empty() {
+        true => Vec::new(),
+        false => vec![Part::Heading("Tokens that changed most".to_owned()), Part::Table(all)],
+    }
+}
+
+/// The text of a token in quotes, or its number where there is no tokenizer.
+fn named(object: &Object<'_>, text: &str, token: &str) -> String {
+    match object.get(text).and_then(Value::as_str) {
+        Some(text) => format!("\u{201c}{}\u{201d}", visible(text)),
+        None => object.count(token).map(|token| token.to_string()).unwrap_or_default(),
+    }
+}
+
+/// Ends of lines and tabs as signs: a table has neither.
+fn visible(text: &str) -> String {
+    text.replace('\n', "\u{21b5}").replace('\t', "\u{21e5}")
 }
 
 /// Charts of losses and divergences by position in the window, where windows are long enough to show something.

@@ -1,5 +1,6 @@
 //! Pages in HTML: one file without scripts from elsewhere, in the reader's light or dark mode, that can be printed and read aloud.
 
+use super::chart::Histogram;
 use super::{Page, Part};
 use crate::paths::MARK;
 use crate::text::{Align, Table};
@@ -52,6 +53,16 @@ fn part_html(part: &Part, out: &mut String) {
         }
         Part::Table(table) => table_html(table),
         Part::Bars(bars) => figure(&bars.title, &bars.svg()),
+        Part::Strips(strips) => figure(&strips.title, &strips.svg()),
+        Part::Histograms(histograms) => {
+            let each = |histogram: &Histogram| {
+                // Names of layers break between their parts where they are too long.
+                let (name, limit) = (escape(&histogram.name).replace('.', ".<wbr>"), escape(&histogram.limit));
+                format!("<figure>{}<figcaption>{name}, ±\u{a0}{limit}</figcaption></figure>", histogram.svg())
+            };
+            let all: String = histograms.rows.iter().map(each).collect();
+            figure(&histograms.title, &format!("<div class=\"small\">{all}</div>"))
+        }
         Part::Points(points) => figure(&points.title, &format!("<div class=\"wide\">{}</div>", points.svg())),
     };
     out.push_str(&text);

@@ -6,17 +6,19 @@
 mod chart;
 mod compared;
 mod evaluation;
+mod experts;
 mod graph;
 mod html;
 mod markdown;
 mod quantization;
 mod searched;
+mod weights;
 
 use crate::error::{Error, ErrorKind};
 pub use crate::paths::PageFormat;
 use crate::paths::{Paths, page_format, refuse_missing};
 use crate::text::{Align, Table, short_names, shown};
-use chart::{Bars, Points};
+use chart::{Bars, Histograms, Points, Strips};
 use kvant_container::Remedy;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -54,6 +56,8 @@ enum Part {
     Table(Table),
     Bars(Bars),
     Points(Points),
+    Strips(Strips),
+    Histograms(Histograms),
 }
 
 /// A page to make of results in files.

@@ -2,6 +2,7 @@
 
 use super::chart::Bars;
 use super::{Object, Part, blocks, number, percent, scientific, table, with_error};
+use super::{experts, weights};
 use crate::text::size;
 use serde_json::Value;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     section(&mut parts, "Components", (!components.is_empty()).then(|| of_components(object)));
     let calibration = object.object("calibration");
     losses(&calibration, &mut parts);
+    parts.extend(experts::parts(&calibration));
+    parts.extend(weights::parts(object));
     section(&mut parts, "Calibration data", data(&calibration.object("data")));
     section(&mut parts, "Statistics of inputs", statistics(&calibration.object("statistics")));
     let notices = object.texts("notices");

@@ -223,3 +223,49 @@ fn pages_of_kvant_are_known() {
         assert!(is_page(&file), "{start}");
     }
 }
+
+#[test]
+fn tokens_that_changed_most_are_shown_with_text_or_numbers() {
+    let prediction = |text: Value| json!({"token": 7, "text": text, "probability": 0.5, "expected_probability": 0.25});
+    let token = |text: Value| {
+        json!({"window": 0, "position": 3, "context": text, "context_tokens": [1, 2], "expected": text, "expected_token": 9,
+               "model": prediction(text.clone()), "reference": prediction(text.clone()), "kl": 1.5})
+    };
+    let mut value = evaluation(0.1);
+    value["changed_tokens"] = json!([token(json!(" a|<b>\n")), token(Value::Null)]);
+    let page = Page::of(&[result("m", value)]).unwrap();
+    let html = page.render(PageFormat::Html);
+    assert!(html.contains("Tokens that changed most") && html.contains("“ a|&lt;b&gt;↵” (50.00\u{a0}%)"), "{html}");
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(
+        markdown.contains("| 1 2 | 9 | 7 (50.00\u{a0}%) | 7 (50.00\u{a0}%) | 25.00 % | 25.00 % | 1.500 |"),
+        "{markdown}"
+    );
+    assert!(!Page::of(&[result("m", evaluation(0.1))]).unwrap().render(PageFormat::Markdown).contains("changed"));
+}
+
+#[test]
+fn loads_of_experts_are_the_tokens_of_their_layers() {
+    let layer = |name: String, tokens: u64| json!({"layer": name, "tokens": tokens});
+    let experts = (0..12).map(|expert| layer(format!("m.0.mlp.experts.{expert}.up_proj"), 10 * expert));
+    let others = [layer("m.0.self_attn.q_proj".to_owned(), 999), layer("m.0.mlp.experts.x.up_proj".to_owned(), 9)];
+    let layers: Vec<Value> = experts.chain(others).collect();
+    let value = json!({"schema": "kvant.quantize/1", "calibration": {"layers": layers}});
+    let page = Page::of(&[result("m", value)]).unwrap();
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(markdown.contains("| m.0.mlp | 12 | 0 | 60 | 110 | 1 |"), "{markdown}");
+    let html = page.render(PageFormat::Html);
+    // Experts are in the order of their numbers, not of their names.
+    assert!(html.contains("m.0.mlp, expert 10: 100 tokens") && html.matches("class=\"hollow\"").count() == 1, "{html}");
+}
+
+#[test]
+fn weights_are_drawn_for_each_layer() {
+    let layer = json!({"layer": "a<b", "limit": 0.25, "before": [1, 2, 1], "after": [0, 4, 0]});
+    let value = json!({"schema": "kvant.quantize/1", "weights": [layer]});
+    let page = Page::of(&[result("m", value)]).unwrap();
+    let html = page.render(PageFormat::Html);
+    assert!(html.contains("a&lt;b, ±\u{a0}0.2500") && html.matches("<polyline").count() == 2, "{html}");
+    // The greatest share is as high as the chart: 100 % of the weights after, half of them before.
+    assert!(html.contains("73.33,4 146.67,4") && html.contains("73.33,37 146.67,37"), "{html}");
+}

@@ -70,6 +70,8 @@ pub(crate) fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<PipelineRepo
         } else {
             let mut job = job.clone();
             job.sinks.output = Some(folder.part(name));
+            // The card of a pipeline is that of the whole.
+            job.sinks.no_model_card = true;
             let mut events = ComponentEvents { name, reporter };
             let made = checkpoint::quantize::run(&job, &Reporter::new(&mut events, reporter.cancel()))
                 .map_err(|error| of_component(error, name))?;
