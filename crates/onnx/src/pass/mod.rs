@@ -124,7 +124,7 @@ pub const ALL: &[Pass] = &[
     },
     Pass {
         name: "scale-folding",
-        about: "Mul and Div by constants go into the weights of the Conv, ConvTranspose, Gemm or MatMul beside them",
+        about: "Mul and Div by constants go into the weights of the Conv, ConvTranspose or Gemm beside them",
         default: true,
         run: scale_folding::run,
     },

@@ -1,12 +1,13 @@
 //! Products with constants go into the weights beside them. With a factor `c`:
 //!
-//! * behind Conv, ConvTranspose, Gemm or MatMul `W x + b`, a factor for each channel or for all: weight `c W`, bias `c b`;
+//! * behind Conv, ConvTranspose or Gemm `W x + b`, a factor for each channel or for all: weight `c W`, bias `c b`;
 //! * before them, a factor for all: weight `c W`. Padding with zeros stays what it is;
 //! * before a sum with a constant that they read, `W (c x + k)`: the sum is `x + k / c`, and the weight `c W`;
 //! * behind another product with a constant, where one of both is a factor for all: one product.
 //!
 //! Div by a constant is a product with its reciprocal, and becomes one behind the product of a HardSwish: runtimes have integer kernels
-//! for Mul and none for Div. Elsewhere they fuse Div with its neighbours. A weight that other nodes read as well stays, since it would be stored twice.
+//! for Mul and none for Div. Elsewhere they fuse Div with its neighbours, as they do the products of a GELU and of attention: these stay, and
+//! no product goes into a MatMul. A weight that other nodes read as well stays, since it would be stored twice.
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto};
 
@@ -112,10 +113,7 @@ impl<'g> Place<'g> {
         self.index.only_consumer(scale.input)?;
         let layer = &self.graph.node[producer];
         let weight = self.own_weight(layer)?;
-        let (axis, group) = match layer.op_type() {
-            "MatMul" if is(layer, "MatMul") => (weight.shape.len().checked_sub(1)?, 1),
-            _ => output_axis(layer)?,
-        };
+        let (axis, group) = output_axis(layer)?;
         let channels = weight.shape.get(axis)?.checked_mul(group)?;
         let rank = if is(layer, "Conv") || is(layer, "ConvTranspose") { weight.shape.len() } else { 0 };
         let factors = for_channels(&scale.factor, channels, rank)?;
@@ -135,7 +133,7 @@ impl<'g> Place<'g> {
     }
 
     fn before(self, scale: &Scale<'g>) -> Option<Rewrite> {
-        let number = scale.number()?;
+        let number = scale.number().filter(|_| !self.is_gelu(scale.input))?;
         let next = self.index.only_consumer(scale.output)?;
         let sum = &self.graph.node[next];
         if !is(sum, "Add") {
@@ -155,9 +153,20 @@ impl<'g> Place<'g> {
         Rewrite { replaced, constants: vec![(next, 1, "added", added), (last, 1, "weight", weight)] }.finite()
     }
 
+    /// Whether a tensor is `x (1 + erf(...))`, or the same with tanh.
+    fn is_gelu(self, tensor: &str) -> bool {
+        let maker = |tensor: &str| Some(&self.graph.node[self.index.producer(tensor)?]);
+        let is_of = |tensor: &str, operators: &[&str]| {
+            maker(tensor).filter(|node| operators.iter().any(|operator| is(node, operator)))
+        };
+        let is_curve = |sum: &NodeProto| sum.input.iter().any(|input| is_of(input, &["Erf", "Tanh"]).is_some());
+        let product = is_of(tensor, &["Mul"]);
+        product.is_some_and(|product| product.input.iter().any(|input| is_of(input, &["Add"]).is_some_and(is_curve)))
+    }
+
     fn merged(self, scale: &Scale<'g>) -> Option<Rewrite> {
         self.index.only_consumer(scale.input)?;
-        let first = Scale::of(self.index.producer(scale.input)?, self)?;
+        let first = Scale::of(self.index.producer(scale.input)?, self).filter(|first| !self.is_gelu(first.input))?;
         let factor = match (first.number(), scale.number()) {
             (Some(number), _) => scale.factor.map(|factor| factor * number),
             (_, Some(number)) => first.factor.map(|factor| factor * number),
@@ -184,7 +193,7 @@ impl<'g> Place<'g> {
 
     /// The constant weight that only this node reads.
     fn own_weight(self, layer: &NodeProto) -> Option<Floats> {
-        let is_layer = ["Conv", "ConvTranspose", "Gemm", "MatMul"].iter().any(|operator| is(layer, operator));
+        let is_layer = ["Conv", "ConvTranspose", "Gemm"].iter().any(|operator| is(layer, operator));
         let name = positional_input(layer, 1).filter(|_| is_layer)?;
         self.index.only_consumer(name)?;
         Floats::of(self.index, self.graph, name)
@@ -303,14 +312,28 @@ mod tests {
     fn products_stay_that_others_read_too_or_whose_weight_they_do() {
         let product = || node("Mul", "m", &["x", "k"], &["h"]);
         let constants = || vec![floats("w", &[1, 1], &[3.0]), floats("k", &[1], &[2.0])];
-        let read_twice = vec![product(), node("MatMul", "c", &["h", "w"], &["y"]), node("Relu", "r", &["h"], &["z"])];
+        let read_twice = vec![product(), node("Gemm", "c", &["h", "w"], &["y"]), node("Relu", "r", &["h"], &["z"])];
         assert_eq!(folded(read_twice, constants()).1, 0);
         let shared =
             vec![product(), node("MatMul", "c", &["h", "w"], &["t"]), node("MatMul", "d", &["t", "w"], &["y"])];
         assert_eq!(folded(shared, constants()).1, 0);
-        let squared = vec![product(), node("MatMul", "c", &["h", "h"], &["y"])];
+        let squared = vec![product(), node("Gemm", "c", &["h", "h"], &["y"])];
         assert_eq!(folded(squared, constants()).1, 0);
         let zero = vec![floats("w", &[1, 1], &[3.0]), floats("k", &[1], &[0.0])];
-        assert_eq!(folded(vec![product(), node("MatMul", "c", &["h", "w"], &["y"])], zero).1, 0);
+        assert_eq!(folded(vec![product(), node("Gemm", "c", &["h", "w"], &["y"])], zero).1, 0);
+        let kept = vec![product(), node("MatMul", "c", &["h", "w"], &["y"])];
+        assert_eq!(folded(kept, constants()).1, 0);
+    }
+
+    #[test]
+    fn factor_of_a_gelu_stays_for_runtimes_that_fuse_it() {
+        let nodes = |curve: &str| {
+            let curve = node(curve, "e", &["x"], &["e"]);
+            let product = node("Mul", "p", &["x", "s"], &["p"]);
+            let rest = [node("Mul", "m", &["p", "k"], &["h"]), node("Gemm", "c", &["h", "w"], &["y"])];
+            [curve, node("Add", "s", &["e", "k"], &["s"]), product].into_iter().chain(rest).collect::<Vec<_>>()
+        };
+        let constants = || vec![floats("w", &[1, 1], &[3.0]), floats("k", &[1], &[0.5])];
+        assert_eq!(["Erf", "Tanh", "Sigmoid"].map(|curve| folded(nodes(curve), constants()).1), [0, 0, 1]);
     }
 }
