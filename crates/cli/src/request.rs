@@ -231,6 +231,7 @@ impl From<EvalArgs> for Evaluation {
             num_samples: args.num_samples,
             page: args.page.report,
             preprocess: args.preprocess,
+            time: args.time,
             limits: limits(&args.run, args.max_memory, args.engine),
             ..Evaluation::new(source, data)
         }

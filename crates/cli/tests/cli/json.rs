@@ -3,6 +3,7 @@
 
 use crate::kvant::Place;
 use crate::made_model::write_encoder;
+use crate::onnx::timing::has_onnx_runtime;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -358,6 +359,10 @@ fn graph_json_matches_its_schemas() {
     }
     let eval = ["eval", "q.onnx", "--reference", "tinycnn.float.onnx"];
     check(&place, "eval", &[&eval[..], &SAMPLES].concat());
+    if has_onnx_runtime() {
+        check(&place, "eval", &[&eval[..], &["--data", "tinycnn.calib.npz", "--time"]].concat());
+        check(&place, "eval", &["eval", "q.onnx", "--time"]);
+    }
     labelled(&place.path("labelled.safetensors"));
     let labels = ["--data", "labelled.safetensors", "--labels", "label", "--runtime", "rten"];
     assert!(check(&place, "eval", &[&eval[..], &labels].concat())["top5"].is_number());

@@ -6,6 +6,7 @@ mod recipes;
 mod refusals;
 mod sensitivity;
 mod signals;
+pub mod timing;
 mod unusual;
 mod writing;
 
