@@ -189,7 +189,7 @@ impl Evaluation {
         let mut paths = Paths::new(false, true);
         self.models().for_each(|model| paths.reads_model(model));
         paths.reads_adapters(&self.source.adapters);
-        paths.reads("the data", data_file(self.source.kind(), &self.data));
+        paths.reads("the data", data_file(self.source.kind(), &self.data).filter(|_| self.has_data()));
         if let Some(reference) = &self.reference {
             paths.reads_model(reference);
         }

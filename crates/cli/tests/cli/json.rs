@@ -343,6 +343,9 @@ fn graph_json_matches_its_schemas() {
     fit("quantize", &report, &adaround);
     assert_eq!(report, printed);
     assert!(has(&printed["quality"]["outputs"]) && has(&printed["report"]["gains"]), "{printed}");
+    let auto =
+        ["quantize", "tinycnn.float.onnx", "--auto", "--max-drop", "0.3", "--num-samples", "2", "-o", "auto.onnx"];
+    assert_eq!(check(&place, "quantize", &[&auto[..], &SAMPLES].concat())["accuracy"]["samples_from"], "held-out");
     let half = ["quantize", "tinycnn.float.onnx", "--preset", "FP16_MODEL", "-o", "half.onnx"];
     assert!(check(&place, "quantize", &half)["quality"]["not_measured"].is_string());
     let least = ["--min-sqnr", "99", "-o", "refused.onnx"];

@@ -3,6 +3,7 @@
 //! [`evaluate`] runs both, a sample at a time; [`open`] makes a session of a quantized model, whose values need no engine that
 //! knows its operators. No quantization happens here.
 
+mod agreement;
 mod classes;
 mod codes;
 mod concern;
@@ -25,6 +26,7 @@ use std::ops::ControlFlow;
 use kvant_container::onnx::{DataType, GraphProto, ModelProto};
 
 pub use crate::fake_quantization::open;
+pub use agreement::{ClassAgreement, TopClasses};
 pub use concern::{Concern, Kernels, LOW_SQNR_DB};
 pub use error::EvaluationError;
 pub use kept::{KeptOutputs, Quality};

@@ -1,5 +1,6 @@
 //! ONNX graphs at the command line.
 
+mod accuracy;
 mod options;
 mod quality;
 mod recipes;
