@@ -60,7 +60,7 @@ fn metrics_that_say_nothing_fail_before_anything_is_made() {
         ("sh -c 'echo missing >&2; exit 4'", "missing"),
         ("echo accuracy", "is no number"),
         ("/no/such/program", "cannot be started"),
-        ("sleep 30", "took more than 1 s"),
+        ("sh -c 'sleep 30'", "took more than 1 s"),
     ] {
         let gate = ["--preset", "A8W8", "--max-drop", "0.1", "--metric-timeout", "1", "--metric", metric];
         let run = quantized(&place, &gate);

@@ -38,14 +38,13 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Returns whether it loses less than another one: by the metric, or where there is none by SQNR.
+    /// Returns whether it loses less than another one: by the metric, or where that is the same by SQNR.
     pub fn is_better_than(&self, other: &Attempt) -> bool {
-        match (self.drop, other.drop) {
-            (Some(drop), Some(other)) => drop < other,
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (None, None) => self.sqnr_db.unwrap_or(f64::NEG_INFINITY) > other.sqnr_db.unwrap_or(f64::NEG_INFINITY),
-        }
+        let loss = |attempt: &Attempt| {
+            let sqnr = attempt.sqnr_db.unwrap_or(f64::NEG_INFINITY);
+            (attempt.drop.unwrap_or(f64::INFINITY), -sqnr)
+        };
+        loss(self) < loss(other)
     }
 
     /// What was measured, in words.
@@ -115,7 +114,9 @@ mod tests {
             attempts,
         };
         assert_eq!(report.best().unwrap().drop, Some(0.01));
-        assert_eq!(report.best().unwrap().spelled(metric), "metric 0.8900, drop 0.0100, 20.0 dB, 2.00 kB");
+        assert_eq!(report.best().unwrap().spelled(metric), "metric 0.8900, drop 0.0100, 20.0 dB, 2.0 kB");
+        report.attempts = vec![attempt(Some(0.01), Some(20.0)), attempt(Some(0.01), Some(25.0))];
+        assert_eq!(report.best().unwrap().sqnr_db, Some(25.0));
         report.attempts = vec![attempt(None, None), attempt(None, Some(10.0)), attempt(None, Some(20.0))];
         assert_eq!(report.best().unwrap().sqnr_db, Some(20.0));
     }
