@@ -51,6 +51,13 @@ pub const ADDITIONS: [Addition; 7] = [
     Addition::Algorithm("adaround"),
 ];
 
+impl Addition {
+    /// Returns whether it trains each layer, which takes much longer than all others together.
+    pub fn is_trained(self) -> bool {
+        self == Addition::Algorithm("adaround")
+    }
+}
+
 impl Candidate {
     /// The recipe of a job.
     pub fn of(job: &Job) -> Candidate {

@@ -58,13 +58,18 @@ struct Search<'a, 'e> {
 }
 
 impl Search<'_, '_> {
-    /// The recipe, then additions to the best one so far, then wider types for it.
+    /// The recipe, then additions to the best one so far, then wider types for the best of those that are not trained: many mixes of types
+    /// are made, and each would be trained anew.
     fn with_additions(&mut self, base: &Candidate) -> Result<Option<Made>, Error> {
         if let Some(made) = self.attempt(base)? {
             return Ok(Some(made));
         }
         let (mut best, mut best_at) = (base.clone(), 0);
+        let mut untrained = None;
         for addition in ADDITIONS {
+            if addition.is_trained() {
+                untrained.get_or_insert_with(|| best.clone());
+            }
             let Some(candidate) = best.with(addition)? else { continue };
             if let Some(made) = self.attempt(&candidate)? {
                 return Ok(Some(made));
@@ -74,7 +79,7 @@ impl Search<'_, '_> {
                 (best, best_at) = (candidate, at);
             }
         }
-        self.widened(&best)
+        self.widened(&untrained.unwrap_or(best))
     }
 
     /// The recipe, then wider types for some layers.
