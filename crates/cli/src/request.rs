@@ -1,16 +1,16 @@
 //! From arguments to the requests of the library.
 
 use crate::args::{
-    CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs, GlobalArgs,
-    OnnxArgs, OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SearchArgs, SensitivityArgs,
-    VerifyArgs,
+    AccuracyArgs, CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs,
+    GlobalArgs, OnnxArgs, OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SearchArgs,
+    SensitivityArgs, VerifyArgs,
 };
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
 use kvant::page::PageFormat;
 use kvant::{
     Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits,
-    MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
+    Metric, MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_checkpoint::recipe::LayerTypeText;
@@ -89,7 +89,12 @@ impl From<QuantizeArgs> for Job {
         let mut job = job(args.recipe, &args.run);
         let GateArgs { max_kl, max_perplexity_increase, eval } = args.gate;
         let quality = &mut job.limits.quality;
-        *quality = QualityLimits { max_kl, max_perplexity_increase, eval, min_sqnr: quality.min_sqnr };
+        let AccuracyArgs { max_drop, metric, lower_is_better, metric_timeout, labels, auto } = args.accuracy;
+        let timeout = metric_timeout.map(|seconds| seconds as u64);
+        let metric = metric.map(|command| Metric { command, lower_is_better, timeout });
+        let min_sqnr = quality.min_sqnr;
+        *quality = QualityLimits { max_kl, max_perplexity_increase, eval, min_sqnr, max_drop, metric, labels };
+        job.recipe.graph.auto = auto;
         job.sinks.output = args.output.output;
         job.sinks.no_model_card = args.no_model_card;
         job.sinks.commit = commit(args.finish);
@@ -114,7 +119,7 @@ impl TryFrom<SensitivityArgs> for Sensitivity {
             let hint = "name their array in the data with --labels";
             return Err(usage("--max-drop needs the classes of the held-out samples", hint));
         }
-        let drop = args.max_drop.map(Target::Drop);
+        let drop = args.max_drop.map(|share| Target::Drop(100.0 * share));
         Ok(Sensitivity {
             job: job(args.recipe, &args.run),
             test: args.eval,
@@ -232,6 +237,7 @@ impl From<EvalArgs> for Evaluation {
             num_samples: args.num_samples,
             page: args.page.report,
             preprocess: args.preprocess,
+            time: args.time,
             limits: limits(&args.run, args.max_memory, args.engine),
             ..Evaluation::new(source, data)
         }
@@ -323,6 +329,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
                 bias: kind_of_bias,
                 form: args.onnx.form,
                 boundary: args.onnx.boundary,
+                auto: false,
                 op_types: args.onnx.op_types,
                 more_op_types: args.onnx.more_op_types,
                 exclude_op_types: args.onnx.exclude_op_types,

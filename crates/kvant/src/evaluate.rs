@@ -4,6 +4,7 @@ mod changed;
 mod choices;
 mod json;
 mod models;
+mod timing;
 
 pub use changed::ChangedTexts;
 pub use choices::{ChoicesComparison, ChoicesReport};
@@ -37,7 +38,7 @@ use kvant_forward::evaluation::{
 use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, inputs};
 use kvant_onnx::error::QuantizeError;
-use kvant_onnx::evaluation::{Report as GraphEvaluation, evaluate as evaluate_graph, widened};
+use kvant_onnx::evaluation::{Report as GraphEvaluation, Timing, evaluate as evaluate_graph, widened};
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeChoice;
 use serde_json::Value;
@@ -77,6 +78,9 @@ pub struct Evaluation {
     pub num_samples: Option<usize>,
     /// The preprocessing of images for a graph.
     pub preprocess: Option<String>,
+    /// Whether the time of inferences is measured, of graphs. Then `data` may be empty: the graph is timed on made-up inputs, and nothing
+    /// else is measured.
+    pub time: bool,
     /// Resources.
     pub limits: Limits,
 }
@@ -89,6 +93,8 @@ pub enum EvaluationReport {
     Encoder(Box<EncoderReport>),
     /// Of a graph.
     Graph(Box<GraphEvaluation>),
+    /// Of the time that a graph takes, alone.
+    Time(Box<Timing>),
     /// Of a language model that answers questions.
     Choices(Box<ChoicesReport>),
     /// Of several models.
@@ -102,7 +108,7 @@ impl EvaluationReport {
             EvaluationReport::Text(report) => report.data.clone_from(data),
             EvaluationReport::Choices(report) => report.data.clone_from(data),
             EvaluationReport::Models(report) => report.models.iter_mut().for_each(|model| model.report.set_data(data)),
-            EvaluationReport::Encoder(_) | EvaluationReport::Graph(_) => {}
+            EvaluationReport::Encoder(_) | EvaluationReport::Graph(_) | EvaluationReport::Time(_) => {}
         }
     }
 }
@@ -158,6 +164,7 @@ impl Evaluation {
             page: None,
             num_samples: None,
             preprocess: None,
+            time: false,
             limits: Limits::default(),
         }
     }
@@ -187,12 +194,17 @@ impl Evaluation {
         let mut paths = Paths::new(false, true);
         self.models().for_each(|model| paths.reads_model(model));
         paths.reads_adapters(&self.source.adapters);
-        paths.reads("the data", data_file(self.source.kind(), &self.data));
+        paths.reads("the data", data_file(self.source.kind(), &self.data).filter(|_| self.has_data()));
         if let Some(reference) = &self.reference {
             paths.reads_model(reference);
         }
         paths.writes_page("‹report›", Some(page))?;
         paths.check()
+    }
+
+    /// Returns whether there are data: timing alone needs none.
+    fn has_data(&self) -> bool {
+        !self.data.as_os_str().is_empty()
     }
 
     /// All models, in the order in which they were named.
@@ -203,12 +215,13 @@ impl Evaluation {
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
         let data = if self.choices { "‹choices›" } else { "‹data›" };
         let named = [
-            (data, data_file(self.source.kind(), &self.data)),
+            (data, data_file(self.source.kind(), &self.data).filter(|_| self.has_data())),
             ("‹reference›", self.reference.as_deref()),
             ("‹tokenizer›", self.tokenizer.as_deref()),
         ];
         let named = named.into_iter().filter_map(|(what, path)| Some((what, path?)));
         let adapters = self.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
+        timing::check(self)?;
         refuse_missing(self.models().map(|model| (MODEL, model)).chain(named).chain(adapters))?;
         if !self.others.is_empty() {
             return models::evaluate(self, reporter);
@@ -224,6 +237,7 @@ impl Evaluation {
     /// A model alone.
     fn one(&self, reporter: &Reporter<'_>) -> Result<EvaluationReport, Error> {
         match self.source.kind() {
+            SourceKind::Graph if self.time => timing::evaluate(self, reporter),
             SourceKind::Graph if is_text(&self.data) => {
                 Ok(EvaluationReport::Text(Box::new(self.graph_text(reporter)?)))
             }

@@ -446,8 +446,9 @@ pub use gguf::quantize::GgufReport;
 pub use gguf::{GgufConversion, GgufFilePlan};
 pub use inspect::{Inspection, inspect};
 pub use job::{
-    Commit, Conversion, ConvertTo, Data, Format, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits, MixTarget,
-    Precision, QualityLimits, Recipe, Search, SearchMethod, Sensitivity, Sinks, Source, SourceKind, Verification,
+    Commit, Conversion, ConvertTo, Data, Format, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits, Metric,
+    MixTarget, Precision, QualityLimits, Recipe, Search, SearchMethod, Sensitivity, Sinks, Source, SourceKind,
+    Verification,
 };
 pub use kvant_container::Remedy;
 pub use kvant_data::calibration::{ChatTemplate, Rendered};

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
 use crate::images::{self, TowerRun};
 use crate::job::{self, Job, SourceKind};
+use crate::onnx::accuracy;
 use crate::paths::refuse_directory;
 use crate::text::shown;
 use kvant_checkpoint::engine::rejection_report;
@@ -43,10 +44,16 @@ pub struct Gate<'a> {
 /// # Errors
 /// Names the option.
 pub fn check(job: &Job) -> Result<(), Error> {
-    let Some(option) = job.limits.quality.given() else { return Ok(()) };
+    let is_graph = job.source.kind() == SourceKind::Graph;
+    if is_graph {
+        accuracy::check(job)?;
+    }
+    // Data to measure on are those of graphs too.
+    let given = job.limits.quality.given().filter(|option| !(is_graph && *option == "‹eval›"));
+    let Some(option) = given else { return Ok(()) };
     let refused =
         |message: String, hint: &str| Err(Error::new(ErrorKind::Usage, message).with_hint(Some(hint.to_owned())));
-    if job.source.kind() == SourceKind::Graph {
+    if is_graph {
         return refused(format!("{option} applies only to language models"), "leave it out for ONNX graphs");
     }
     if let Some(text) = &job.limits.quality.eval {

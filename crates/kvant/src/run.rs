@@ -128,6 +128,9 @@ impl Job {
     fn prepared(&self, writes: bool) -> Result<Job, Error> {
         refuse_components(self)?;
         let mut job = self.clone();
+        if job.source.kind() == SourceKind::Graph {
+            onnx::accuracy::complete(&mut job);
+        }
         job.sinks.output = paths::follow(job.sinks.output)?;
         if writes && job.source.kind() == SourceKind::Graph {
             onnx::recover(&job.sinks)?;

@@ -19,6 +19,8 @@ Examples:
       several models in one table, on the first 50 windows
   kvant eval Llama-3.2-1B-int4 --reference Llama-3.2-1B --choices arc_easy.jsonl
       accuracy on multiple-choice questions, and how many answers change
+  kvant eval resnet50.int8.onnx --reference resnet50.onnx --time
+      how long an inference takes in ONNX Runtime, and the ratio to that of the float graph
   kvant eval onnx/model.int8.onnx --reference onnx/model.onnx --data wikitext.txt
       the same for the ONNX graph of a decoder
 
@@ -60,7 +62,7 @@ pub struct EvalArgs {
     /// For language models .json, .jsonl, .parquet, .npy or .safetensors, with the rows of calibration data, or text in UTF-8; text and
     /// JSON also as .gz and .zst. For models of sounds .wav files, with what is said in a.wav in a.txt, or a directory of them. For models of images and ONNX graphs .npz, .npy, .safetensors, a directory of them or of images; text, JSON and Parquet for
     /// graphs of decoders.
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath, required_unless_present = "choices")]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::AnyPath, required_unless_present_any = ["choices", "time"])]
     pub data: Option<PathBuf>,
     /// Multiple-choice questions to answer instead of --data: JSON, JSON lines or Parquet
     ///
@@ -104,6 +106,12 @@ pub struct EvalArgs {
     /// Steps from the images of a directory to inputs, e.g. size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225
     #[arg(long, value_name = "STEPS", help_heading = "ONNX graphs")]
     pub preprocess: Option<String>,
+    /// Measure the time of an inference in ONNX Runtime, also of the reference
+    ///
+    /// Both graphs take turns after a warm-up; the output has medians, quartiles and their ratio. One thread, unless --threads says more. Without
+    /// --data, inputs are made up and nothing else is measured.
+    #[arg(long, help_heading = "ONNX graphs", conflicts_with = "choices")]
+    pub time: bool,
     /// The engine that runs graphs.
     #[command(flatten)]
     pub engine: EngineArgs,

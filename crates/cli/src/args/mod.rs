@@ -25,7 +25,7 @@ mod verify;
 pub use calibration::CalibrationArgs;
 pub use convert::ConvertArgs;
 pub use eval::EvalArgs;
-pub use gate::GateArgs;
+pub use gate::{AccuracyArgs, GateArgs};
 pub use generate::{GenerateArgs, SamplingArgs};
 pub use inspect::InspectArgs;
 pub use list::ListArgs;

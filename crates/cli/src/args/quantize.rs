@@ -1,9 +1,9 @@
 //! The arguments of `kvant quantize`.
 
-use super::gate::GateArgs;
+use super::gate::{AccuracyArgs, GateArgs};
 use super::recipe::RecipeArgs;
 use super::run::{FinishArgs, OutputArgs, RunArgs};
-use clap::Args;
+use clap::{Arg, Args};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +38,8 @@ Examples:
       options from a file
   kvant quantize resnet50.onnx --preset A8W8 --data calib.npz -o resnet50.int8.onnx
       an ONNX graph with activations calibrated on samples (`kvant list presets`)
+  kvant quantize resnet50.onnx --auto --data calib.npz --eval test.npz --labels label --max-drop 0.01 -o resnet50.int8.onnx
+      the cheapest recipe that loses at most one percentage point of top-1
 
 Each of MX6, MX9, BFP16, MXINT8, MX with e5m2 elements and int16 is for evaluation only: no loader supports it; use --format fake.
 
@@ -47,10 +49,21 @@ To resume an interrupted run, run the same command again. stdout has the path of
 const ESSENTIAL: &[&str] =
     &["model", "scheme", "format", "algorithm", "calib", "exclude", "overrides", "output", "dry_run", "overwrite"];
 
+/// What stands in for a scheme: a recipe, schemes for parts of the model, or the search for one.
+const IN_PLACE_OF_SCHEME: [&str; 5] = ["recipe", "components", "layer_types", "towers", "auto"];
+
+/// The scheme, which need not be given with `--auto`.
+fn optional_with_auto(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "scheme" => arg.required_unless_present_any(IN_PLACE_OF_SCHEME),
+        _ => arg,
+    }
+}
+
 /// `kvant quantize`.
 #[derive(Debug, Args)]
 #[command(override_usage = "kvant quantize <MODEL> --scheme <SCHEME> --output <PATH> [OPTIONS]", after_help = EXAMPLES, after_long_help = ALL_EXAMPLES)]
-#[command(mut_args(|arg| super::short_help(arg, ESSENTIAL)))]
+#[command(mut_args(|arg| super::short_help(optional_with_auto(arg), ESSENTIAL)))]
 pub struct QuantizeArgs {
     /// The model and the recipe.
     #[command(flatten)]
@@ -64,6 +77,9 @@ pub struct QuantizeArgs {
     /// Limits on the quality of the result.
     #[command(flatten)]
     pub gate: GateArgs,
+    /// Limits on the accuracy of a graph.
+    #[command(flatten)]
+    pub accuracy: AccuracyArgs,
     /// The commit of the output.
     #[command(flatten)]
     pub finish: FinishArgs,

@@ -2,7 +2,7 @@
 
 use super::recipe::RecipeArgs;
 use super::run::{OverwriteArgs, RunArgs};
-use super::value::{count_from, decibels, percent};
+use super::value::{count_from, decibels, drop_of_top1};
 use clap::{Arg, Args, ValueHint};
 use kvant_onnx::sensitivity::{Candidate, Size as TargetSize};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ Examples:
   kvant sensitivity model.onnx --preset A8W4 --data calib.npz --eval test.npz --target-sqnr 25 -o mixed.toml
   kvant quantize model.onnx --recipe mixed.toml --data calib.npz -o model.q.onnx
       find the cheapest mix of A8W4, A8W8, A16W8 and float with 25 dB, and quantize with it
-  kvant sensitivity model.onnx --preset A8W8 --data calib.npz --eval test.npz --labels label --max-drop 0.5 -o mixed.toml
+  kvant sensitivity model.onnx --preset A8W8 --data calib.npz --eval test.npz --labels label --max-drop 0.005 -o mixed.toml
       lose at most half a percentage point of top-1 accuracy
 
 A layer is a product (Conv, ConvTranspose, Gemm, MatMul) with its inputs and weights, or another node with the tensors \
@@ -61,8 +61,8 @@ pub struct SensitivityArgs {
     /// Find the most accurate mix whose constants are at most this large, e.g. 12MB or 30%
     #[arg(long, value_name = "SIZE", group = "target", help_heading = "Search")]
     pub target_size: Option<TargetSize>,
-    /// Find the cheapest mix that loses at most this many percentage points of top-1 accuracy
-    #[arg(long, value_name = "POINTS", group = "target", help_heading = "Search", allow_negative_numbers = true, value_parser = percent)]
+    /// Find the cheapest mix that loses at most this share of top-1 accuracy, e.g. 0.005 for half a percentage point
+    #[arg(long, value_name = "DROP", group = "target", help_heading = "Search", allow_negative_numbers = true, value_parser = drop_of_top1)]
     pub max_drop: Option<f64>,
     /// Also measure with all layers quantized except one, for each layer
     #[arg(long, help_heading = "Search")]

@@ -33,6 +33,12 @@ pub(super) fn share(text: &str) -> Result<f64, &'static str> {
     finite(text).filter(|share| *share > 0.0 && *share < 1.0).ok_or("a number between 0 and 1 is needed")
 }
 
+/// A drop of top-1 as a share. Half of it is no limit that is meant, but percent.
+pub(super) fn drop_of_top1(text: &str) -> Result<f64, &'static str> {
+    let drop = finite(text).filter(|drop| (0.0..0.5).contains(drop));
+    drop.ok_or("a share from 0 to 0.5 is needed: 0.01 is one percentage point")
+}
+
 /// A limit on a measured value.
 pub(super) fn not_negative(text: &str) -> Result<f64, &'static str> {
     finite(text).filter(|limit| *limit >= 0.0).ok_or("a finite number of at least 0 is needed")
@@ -67,6 +73,7 @@ mod tests {
             assert!(decibels(text).is_err() && percent(text).is_err() && least_scale(text).is_err(), "{text}");
             assert!(not_negative(text).is_err(), "{text}");
         }
+        assert!(drop_of_top1("0.005") == Ok(0.005) && drop_of_top1("0.5").is_err() && drop_of_top1("-0.01").is_err());
         assert!(percent("-1").is_err() && percent("101").is_err() && least_scale("-0.5").is_err());
         assert!(not_negative("-0.1").is_err() && not_negative("0").is_ok());
     }

@@ -3,6 +3,7 @@
 
 use crate::kvant::Place;
 use crate::made_model::write_encoder;
+use crate::onnx::timing::has_onnx_runtime;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -342,6 +343,9 @@ fn graph_json_matches_its_schemas() {
     fit("quantize", &report, &adaround);
     assert_eq!(report, printed);
     assert!(has(&printed["quality"]["outputs"]) && has(&printed["report"]["gains"]), "{printed}");
+    let auto =
+        ["quantize", "tinycnn.float.onnx", "--auto", "--max-drop", "0.3", "--num-samples", "2", "-o", "auto.onnx"];
+    assert_eq!(check(&place, "quantize", &[&auto[..], &SAMPLES].concat())["accuracy"]["samples_from"], "held-out");
     let half = ["quantize", "tinycnn.float.onnx", "--preset", "FP16_MODEL", "-o", "half.onnx"];
     assert!(check(&place, "quantize", &half)["quality"]["not_measured"].is_string());
     let least = ["--min-sqnr", "99", "-o", "refused.onnx"];
@@ -358,6 +362,10 @@ fn graph_json_matches_its_schemas() {
     }
     let eval = ["eval", "q.onnx", "--reference", "tinycnn.float.onnx"];
     check(&place, "eval", &[&eval[..], &SAMPLES].concat());
+    if has_onnx_runtime() {
+        check(&place, "eval", &[&eval[..], &["--data", "tinycnn.calib.npz", "--time"]].concat());
+        check(&place, "eval", &["eval", "q.onnx", "--time"]);
+    }
     labelled(&place.path("labelled.safetensors"));
     let labels = ["--data", "labelled.safetensors", "--labels", "label", "--runtime", "rten"];
     assert!(check(&place, "eval", &[&eval[..], &labels].concat())["top5"].is_number());

@@ -160,8 +160,10 @@ pub fn aliases() -> String {
     table(&["option", "aliases"], rows.into_iter().map(|(option, aliases)| vec![option, aliases.join(", ")]))
 }
 
-/// Options whose help is narrower in `kvant sensitivity`, which takes ONNX graphs only; and `--output`, where it writes a recipe.
-const OF_GRAPHS: &[&str] = &["scheme", "recipe", "exclude", "algorithm", "override", "calib", "num-samples", "output"];
+/// Options whose help is narrower in `kvant sensitivity`, which takes ONNX graphs only; `--max-drop`, which is a target of its search; and
+/// `--output`, where it writes a recipe.
+const OF_GRAPHS: &[&str] =
+    &["max-drop", "scheme", "recipe", "exclude", "algorithm", "override", "calib", "num-samples", "output"];
 
 /// Options that are a target of `kvant search`, which is no limit of a result; and `--output`, where it writes a recipe.
 const OF_SEARCH: &[&str] = &["max-kl", "output"];

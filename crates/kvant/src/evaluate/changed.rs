@@ -34,7 +34,10 @@ pub(super) fn add_texts(report: &mut EvaluationReport, evaluation: &Evaluation) 
         EvaluationReport::Models(report) => {
             report.models.iter_mut().for_each(|model| add_texts(&mut model.report, evaluation));
         }
-        EvaluationReport::Encoder(_) | EvaluationReport::Graph(_) | EvaluationReport::Choices(_) => {}
+        EvaluationReport::Encoder(_)
+        | EvaluationReport::Graph(_)
+        | EvaluationReport::Time(_)
+        | EvaluationReport::Choices(_) => {}
     }
 }
 

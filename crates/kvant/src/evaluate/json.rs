@@ -15,6 +15,7 @@ impl EvaluationReport {
             EvaluationReport::Text(report) => report.to_json(),
             EvaluationReport::Encoder(report) => report.to_json(),
             EvaluationReport::Graph(report) => json!(report),
+            EvaluationReport::Time(time) => json!({ "time": time }),
             EvaluationReport::Choices(report) => report.to_json(),
             EvaluationReport::Models(report) => report.to_json(),
         }

@@ -44,6 +44,24 @@ pub struct QualityLimits {
     pub eval: Option<PathBuf>,
     /// The least signal-to-noise ratio of a graph's outputs, in dB.
     pub min_sqnr: Option<f64>,
+    /// The largest loss of accuracy of a graph: in the unit of the metric, or of top-1 as a share of 1.
+    pub max_drop: Option<f64>,
+    /// The way to measure the accuracy of a graph; `None` is top-1, on `eval` or on held-out samples of the calibration data.
+    pub metric: Option<Metric>,
+    /// The array of `eval` with the class of each sample; without it the classes of the float graph are right.
+    pub labels: Option<String>,
+}
+
+/// A command that measures the accuracy of a graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// The command in one text, as for a shell. `{}` in it stands for the path of the graph, which is otherwise its last argument. The last
+    /// line that it prints is a number.
+    pub command: String,
+    /// Whether a lower number is better.
+    pub lower_is_better: bool,
+    /// Seconds after which the command is ended.
+    pub timeout: Option<u64>,
 }
 
 impl Default for Limits {

@@ -14,7 +14,7 @@ mod verification;
 pub use conversion::{Conversion, ConvertTo};
 pub use data::{Data, Precision};
 pub use format::Format;
-pub use limits::{GraphEngine, Limits, QualityLimits};
+pub use limits::{GraphEngine, Limits, Metric, QualityLimits};
 pub use recipe::{GivenStatistics, GraphRecipe, Recipe};
 pub use search::{MixTarget, Search, SearchMethod};
 pub use sensitivity::Sensitivity;

@@ -100,6 +100,8 @@ pub struct GraphRecipe {
     pub boundary: Option<Boundary>,
     /// The only operators that are quantized.
     pub op_types: Vec<String>,
+    /// Whether other recipes are tried, from cheap to expensive, until the result keeps its quality limits.
+    pub auto: bool,
     /// Operators that are quantized too.
     pub more_op_types: Vec<String>,
     /// Operators that stay in float.

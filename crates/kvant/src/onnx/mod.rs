@@ -1,5 +1,6 @@
 //! Quantizing and checking ONNX graphs, and writing decoders as graphs.
 
+pub mod accuracy;
 pub mod data;
 pub mod decoder;
 mod fingerprint;

@@ -1,5 +1,6 @@
 //! Quantizes a graph.
 
+use super::accuracy::{self, AccuracyReport};
 use super::data::calibration;
 use super::fingerprint::fingerprint;
 use super::measure::{Channels, Measured, Subject, measure, note_channels};
@@ -50,12 +51,19 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
     let resolved = recipe::recipe(job)?;
     refuse_unusable_limits(job)?;
     // What is kept counts as that of the files as they were before they were read.
-    let plan = fingerprint(job, &resolved);
+    let plan = match accuracy::is_asked(job) {
+        true => fingerprint(job, &resolved) + &accuracy::fingerprint(job),
+        false => fingerprint(job, &resolved),
+    };
     let source = read(&job.source.model)?;
     claim.begin(&plan)?;
     let kept = KeptResults::new(&claim.paths().blocks(), &plan);
     let run = Run { job, reporter, outputs: &outputs, source: &source, kept, begun };
-    let made = run.make(resolved, &claim);
+    let made = match accuracy::is_asked(job) {
+        true => accuracy::search(&run, &claim),
+        false => run.make(resolved, &claim),
+    };
+    let made = made.and_then(|(made, staged)| run.with_report(made, staged));
     let ((made, staged), claim) = made_or_left(claim, made, reporter.refuse_lost().is_ok())?;
     match made.rejection {
         None => staged.place_all(claim, &outputs, commit.sync)?,
@@ -70,15 +78,15 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
 }
 
 /// A run that has claimed its output.
-struct Run<'a, 'e> {
-    job: &'a Job,
-    reporter: &'a Reporter<'e>,
-    outputs: &'a GraphOutputs,
+pub(super) struct Run<'a, 'e> {
+    pub job: &'a Job,
+    pub reporter: &'a Reporter<'e>,
+    pub outputs: &'a GraphOutputs,
     /// The graph to quantize.
-    source: &'a ModelProto,
+    pub source: &'a ModelProto,
     /// Results of an interrupted run and of this one.
-    kept: KeptResults,
-    begun: Instant,
+    pub kept: KeptResults,
+    pub begun: Instant,
 }
 
 /// What the graphs of a run are made from.
@@ -92,7 +100,7 @@ struct Common<'a> {
 
 impl Run<'_, '_> {
     /// Does the work, up to files that only lack their names.
-    fn make(&self, resolved: Resolved, claim: &Claim) -> Result<(GraphReport, Staged), Error> {
+    pub fn make(&self, resolved: Resolved, claim: &Claim) -> Result<(GraphReport, Staged), Error> {
         let Run { job, reporter, outputs, .. } = *self;
         let sinks = &job.sinks;
         let spill = Spill::new(directory_of(&outputs.named))?.cancelled_by(reporter.cancel().flag().clone());
@@ -145,15 +153,21 @@ impl Run<'_, '_> {
             engine,
             seconds: self.begun.elapsed().as_secs_f64(),
             rejection,
+            accuracy: None,
         };
         reporter.refuse_lost()?;
         if made.rejection.is_none() {
             // Hours may have passed since the first look.
             outputs.all.iter().try_for_each(|output| check_output(&output.path, sinks.commit.overwrite))?;
         }
-        if let Some(path) = &sinks.report {
-            refuse_existing(path, sinks.commit.overwrite)?;
-            staged.add_report(&made.text(reporter)?, path)?;
+        Ok((made, staged))
+    }
+
+    /// Adds the report, if there is to be one.
+    fn with_report(&self, made: GraphReport, mut staged: Staged) -> Result<(GraphReport, Staged), Error> {
+        if let Some(path) = &self.job.sinks.report {
+            refuse_existing(path, self.job.sinks.commit.overwrite)?;
+            staged.add_report(&made.text(self.reporter)?, path)?;
         }
         Ok((made, staged))
     }
@@ -234,7 +248,7 @@ impl Run<'_, '_> {
     }
 
     /// Where the report of a rejected graph is, and how the next run gets past it, as the rest of a sentence.
-    fn about_report(&self) -> String {
+    pub fn about_report(&self) -> String {
         match (&self.job.sinks.report, self.job.sinks.commit.overwrite) {
             (Some(report), false) => {
                 format!("; its report {} is, and another run replaces it with ‹overwrite›", shown(report))
@@ -412,6 +426,8 @@ pub struct GraphReport {
     pub seconds: f64,
     /// The reason that the result was rejected.
     pub rejection: Option<Error>,
+    /// The recipes that were tried, where accuracy decides which is taken.
+    pub accuracy: Option<AccuracyReport>,
 }
 
 /// One of the graphs that a run made.
@@ -458,6 +474,15 @@ pub(crate) fn model_size(path: &Path) -> u64 {
 }
 
 impl GraphReport {
+    /// The SQNR of the worst output of all graphs in dB, if it was measured.
+    pub(super) fn least_sqnr(&self) -> Option<f64> {
+        let measured = self.graphs.iter().filter_map(|graph| match &graph.quality {
+            Measured::Done(quality) => Some(quality),
+            Measured::Not(_) | Measured::Failed(_) => None,
+        });
+        measured.flat_map(|quality| &quality.outputs).map(|output| output.sqnr_db).reduce(f64::min)
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         let path = |graph: &QuantizedGraph| self.written.then(|| graph.output.to_string_lossy().into_owned());
         let one = |graph: &QuantizedGraph| {
@@ -470,7 +495,7 @@ impl GraphReport {
             })
         };
         let first = self.graphs.first();
-        json!({
+        let mut object = json!({
             "output": first.and_then(path),
             "outputs": self.graphs.iter().map(one).collect::<Vec<_>>(),
             "format": "onnx",
@@ -481,7 +506,11 @@ impl GraphReport {
             "report": first.map(|graph| &graph.report),
             "onnxruntime": first.map(|graph| graph.opening.object()),
             "quality": first.map(|graph| graph.quality.object()),
-        })
+        });
+        if let Some(accuracy) = &self.accuracy {
+            object["accuracy"] = json!(accuracy);
+        }
+        object
     }
 
     /// The object that `--json` prints, as the text of a file.

@@ -60,6 +60,11 @@ impl Staged {
         Ok(path)
     }
 
+    /// The graphs, where they are for now.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.graphs.iter().map(|graph| graph.path.as_path())
+    }
+
     /// Adds a report, which gets its name with the graphs.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::{Remark, Section};
 use crate::text::{Align, Table, counts};
-use kvant_onnx::evaluation::{Report, TensorReport};
+use kvant_onnx::evaluation::{InferenceTime, Report, TensorReport, Timing};
 use kvant_onnx::verify::SATURATION_WAYS;
 use kvant_quant::counts::number_are;
 
@@ -44,7 +44,42 @@ pub fn sections(report: &Report) -> Vec<Section> {
         text(format!("onnxruntime does not run it with its graph optimizations: {problem}"));
     }
     text(format!("{} on {}", counts::number(report.samples, "sample"), report.engine));
+    sections.extend(report.time.iter().flat_map(time_sections));
     sections
+}
+
+/// How long inferences take.
+pub fn time_sections(time: &Timing) -> Vec<Section> {
+    let right = |title| (title, Align::Right);
+    let mut table =
+        Table::new(&[("time", Align::Left), right("median ms"), right("quartiles ms"), right("of reference")]);
+    let row = |name: &str, time: &InferenceTime, ratio: Option<f64>| {
+        let InferenceTime { median_ms, q1_ms, q3_ms } = time;
+        let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+        vec![name.to_owned(), format!("{median_ms:.3}"), format!("{q1_ms:.3} to {q3_ms:.3}"), ratio]
+    };
+    table.push(row("model", &time.model, time.ratio));
+    if let Some(reference) = &time.reference {
+        table.push(row("reference", reference, None));
+    }
+    let text = format!(
+        "{} each on {}, {}, {}",
+        counts::number(time.runs, "inference"),
+        time.engine,
+        counts::number(time.threads, "thread"),
+        if time.made_up_inputs { "made-up inputs" } else { "inputs of the data" }
+    );
+    vec![Section::Table(table), Section::Text(text)]
+}
+
+/// A quantized graph that gains no time.
+pub fn slowness(time: &Timing) -> Option<Remark> {
+    let ratio = time.ratio.filter(|_| time.is_slower())?;
+    Some(Remark::Warning(format!(
+        "the graph is slower than its reference: {ratio:.2} times its time in {} on this processor; operators that the runtime \
+         has no integer kernels for compute in float between Q/DQ pairs, and `kvant verify` names them",
+        time.engine
+    )))
 }
 
 /// Outputs that onnxruntime's integer kernels compute worse on this processor than their codes allow.
@@ -57,7 +92,7 @@ pub fn remarks(report: &Report) -> Vec<Remark> {
              them; if `kvant verify` reports that sums can saturate, {SATURATION_WAYS}"
         )))
     };
-    report.outputs.iter().filter_map(note).collect()
+    report.outputs.iter().filter_map(note).chain(report.time.iter().filter_map(slowness)).collect()
 }
 
 fn table(title: &'static str, rows: &[TensorReport]) -> Table {

@@ -16,6 +16,7 @@ impl EvaluationReport {
             }
             EvaluationReport::Encoder(report) => encoder(report),
             EvaluationReport::Graph(report) => eval_graph::sections(report),
+            EvaluationReport::Time(time) => eval_graph::time_sections(time),
             EvaluationReport::Choices(report) => choices(report),
             EvaluationReport::Models(report) => evaluate_models::sections(report, by_position),
         }
@@ -35,6 +36,7 @@ impl EvaluationReport {
         match self {
             EvaluationReport::Text(_) | EvaluationReport::Encoder(_) | EvaluationReport::Choices(_) => Vec::new(),
             EvaluationReport::Graph(report) => eval_graph::remarks(report),
+            EvaluationReport::Time(time) => eval_graph::slowness(time).into_iter().collect(),
             EvaluationReport::Models(report) => report.models.iter().flat_map(|model| model.report.remarks()).collect(),
         }
     }

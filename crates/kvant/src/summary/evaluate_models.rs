@@ -39,7 +39,7 @@ fn titles(report: &EvaluationReport, has_reference: bool) -> Vec<&'static str> {
         EvaluationReport::Encoder(_) => (&["embedding cosine", "least", "hidden SQNR dB"], &[]),
         EvaluationReport::Graph(_) => (&["least SQNR dB", "top-1", "same top class"], &[]),
         EvaluationReport::Choices(_) => (&["accuracy", "by length"], &["flips", "change of p"]),
-        EvaluationReport::Models(_) => (&[], &[]),
+        EvaluationReport::Time(_) | EvaluationReport::Models(_) => (&[], &[]),
     };
     own.iter().chain(beside.iter().filter(|_| has_reference)).copied().collect()
 }
@@ -75,7 +75,7 @@ fn cells(report: &EvaluationReport) -> Vec<String> {
             let own = [share(report.accuracy), share(report.accuracy_norm)];
             own.into_iter().chain(beside.into_iter().flatten()).collect()
         }
-        EvaluationReport::Models(_) => Vec::new(),
+        EvaluationReport::Time(_) | EvaluationReport::Models(_) => Vec::new(),
     }
 }
 
@@ -93,7 +93,7 @@ fn reference_cells(report: &EvaluationReport) -> Vec<String> {
             let top1 = report.reference_top1.map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", share * 100.0));
             return vec!["reference".to_owned(), top1];
         }
-        EvaluationReport::Encoder(_) | EvaluationReport::Models(_) => Vec::new(),
+        EvaluationReport::Encoder(_) | EvaluationReport::Time(_) | EvaluationReport::Models(_) => Vec::new(),
     };
     cells.push("reference".to_owned());
     cells
@@ -113,6 +113,7 @@ fn data(report: &EvaluationReport) -> String {
         EvaluationReport::Choices(report) => {
             format!("{} of {}", counts::number(report.questions, "question"), report.form.name())
         }
+        EvaluationReport::Time(time) => counts::number(time.runs, "inference"),
         EvaluationReport::Models(report) => counts::number(report.models.len(), "model"),
     }
 }

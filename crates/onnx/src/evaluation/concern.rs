@@ -126,6 +126,7 @@ mod tests {
             optimized_fails: None,
             scaled_tensors: 0,
             tensors: Vec::new(),
+            time: None,
         }
     }
 

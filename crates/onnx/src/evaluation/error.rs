@@ -37,6 +37,12 @@ pub enum EvaluationError {
         /// The input.
         input: String,
     },
+    /// No output has classes.
+    #[error("the model has no output of {}: there is no top-1", if *labelled { "[n, classes]" } else { "classes" })]
+    NoClasses {
+        /// Whether there are labels, one for each row.
+        labelled: bool,
+    },
     /// There are fewer labels than samples.
     #[error("{} for {}", number(labels, "label"), number(samples, "sample"))]
     Labels {
@@ -80,6 +86,9 @@ impl Diagnostic for EvaluationError {
             Self::NoCodes { .. } => Some(
                 "quantize the model again with ‹io-dtype› pairs and compare that, or insert a QuantizeLinear behind the input",
             ),
+            Self::NoClasses { .. } => {
+                Some("measure the model with a command, with ‹metric›, or by its SQNR, with ‹min-sqnr›")
+            }
             Self::Store(_) => Some("make room in the temporary directory, or give fewer samples"),
             Self::Cancelled => None,
             Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),

@@ -3,6 +3,7 @@
 //! [`evaluate`] runs both, a sample at a time; [`open`] makes a session of a quantized model, whose values need no engine that
 //! knows its operators. No quantization happens here.
 
+mod agreement;
 mod classes;
 mod codes;
 mod concern;
@@ -10,36 +11,39 @@ mod error;
 mod kept;
 mod optimized;
 mod pairs;
+mod recast;
 mod remedy;
 mod report;
 mod scaled;
 mod statistics;
+mod timing;
 mod turned;
 mod widened;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto};
 
 pub use crate::fake_quantization::open;
+pub use agreement::{ClassAgreement, TopClasses};
 pub use concern::{Concern, Kernels, LOW_SQNR_DB};
 pub use error::EvaluationError;
 pub use kept::{KeptOutputs, Quality};
 pub use remedy::{Loss, Remedy, remedies};
 pub use report::{Report, TensorReport};
 pub use scaled::{note_scaled, scaled_tensors};
+pub use timing::{InferenceTime, Timing, time};
 pub use widened::widened;
 
-use crate::data::{Array, DataError, Sample, Samples, Values, inputs};
+use crate::data::{Array, Sample, Samples};
 use crate::fake_quantization::Quantizer;
 use crate::runtime::{self, RuntimeOptions, Session};
 use classes::Classes;
-use codes::EndCodes;
 use optimized::Optimized;
 use pairs::{Pair, outputs, pairs};
+use recast::Recast;
 use statistics::Statistics;
-use turned::turned;
 
 /// Runs both models on all samples and compares outputs and the tensors they have in common.
 ///
@@ -97,11 +101,8 @@ struct Comparison {
     quantized: Box<dyn Session>,
     /// The quantized model as programs load it, where ONNX Runtime is the engine and the other model is one of floats.
     optimized: Option<Optimized>,
-    inputs: Vec<crate::data::Input>,
-    /// Images that the quantized model takes with channels last.
-    turned: HashSet<String>,
-    /// The codes that the quantized model takes and returns instead of floats.
-    codes: EndCodes,
+    /// How the quantized model takes the samples of the reference.
+    recast: Recast,
     /// Tensors in common whose channels were scaled.
     scaled: usize,
     /// The outputs, then the tensors in common.
@@ -126,13 +127,13 @@ impl Comparison {
             let (reference, quantized) = (output_names(&reference.graph), output_names(&quantized.graph));
             return Err(EvaluationError::NoCommonOutput { reference, quantized });
         }
-        let (count, turned) = (outputs.len(), turned(&reference.graph, &quantized.graph));
+        let (count, recast) = (outputs.len(), Recast::of(&reference.graph, &quantized.graph));
         let inside = match compared {
             Compared::All => pairs(&reference.graph, &quantized.graph),
             Compared::Outputs => Vec::new(),
         };
         let scaled = scaled::noted(quantized);
-        let inside = inside.into_iter().filter(|pair| !turned.contains(&pair.reference));
+        let inside = inside.into_iter().filter(|pair| !recast.turned.contains(&pair.reference));
         let (left, inside): (Vec<Pair>, Vec<Pair>) = inside.partition(|pair| scaled.contains(pair.reference.as_str()));
         let both: Vec<Pair> = outputs.into_iter().chain(inside).collect();
         // The tensors of a group are in memory twice: kept of the reference, and in the engine's.
@@ -147,9 +148,7 @@ impl Comparison {
             reference: first.map_err(|error| EvaluationError::Runtime { which: REFERENCE, error })?,
             quantized: second.map_err(|error| EvaluationError::Runtime { which: QUANTIZED, error })?,
             optimized: if is_quantized { None } else { Optimized::open(quantized, count, &options) },
-            inputs: inputs(&quantized.graph),
-            turned,
-            codes: EndCodes::of(&quantized.graph),
+            recast,
             scaled: left.len(),
             pairs: both.into_iter().map(|pair| (pair, Statistics::default())).collect(),
             outputs: count,
@@ -162,7 +161,7 @@ impl Comparison {
 
     /// Compares one sample, a group of tensors after the other.
     fn sample(&mut self, sample: Sample<'_>, labels: Option<&[i64]>) -> Result<(), EvaluationError> {
-        let recast = self.recast(&sample)?;
+        let recast = self.recast.sample(&sample)?;
         let mut start = 0;
         while start < self.pairs.len() {
             let end = self.group(start);
@@ -170,29 +169,6 @@ impl Comparison {
             start = end;
         }
         Ok(())
-    }
-
-    /// The sample in the types and shapes the quantized model takes: one of half precision takes such inputs, one with an
-    /// integer boundary takes codes.
-    fn recast<'a>(&self, sample: &'a Sample<'_>) -> Result<Sample<'a>, EvaluationError> {
-        let one = |(name, array): &'a (&str, Array<'_>)| {
-            let turned = self.turned.contains(*name).then(|| array.channels_last()).flatten();
-            let array = turned.unwrap_or_else(|| array.view());
-            let declared = self.inputs.iter().find(|input| input.name == *name);
-            let to = declared.map_or(array.data_type(), |input| input.data_type);
-            let float = matches!(array.values(), Values::F32(_) | Values::F64(_) | Values::F16(_) | Values::Bf16(_));
-            let mismatch = |problem: String| DataError::Mismatch { input: (*name).to_owned(), problem };
-            if let Some(codes) = self.codes.quantized(name, &array).filter(|_| float) {
-                return Ok((*name, codes.map_err(|e| mismatch(e.to_string()))?));
-            }
-            if float && !is_float(to) {
-                return Err(EvaluationError::NoCodes { input: (*name).to_owned() });
-            }
-            let problem = || format!("its values do not fit the quantized model's type {to:?}");
-            Ok((*name, array.cast(to).ok_or_else(|| mismatch(problem()))?))
-        };
-        let known = |(name, _): &&(&str, Array<'_>)| self.inputs.iter().any(|input| input.name == *name);
-        sample.iter().filter(known).map(one).collect()
     }
 
     /// Where the group of pairs that fits the budget ends.
@@ -212,10 +188,21 @@ impl Comparison {
         &mut self,
         group: std::ops::Range<usize>,
         sample: &Sample<'_>,
-        recast: &Sample<'_>,
+        inputs: &Sample<'_>,
         labels: Option<&[i64]>,
     ) -> Result<(), EvaluationError> {
-        let Self { reference, quantized, optimized, codes, pairs, sizes, classes, rows, outputs, .. } = self;
+        let Self {
+            reference,
+            quantized,
+            optimized,
+            recast: Recast { codes, .. },
+            pairs,
+            sizes,
+            classes,
+            rows,
+            outputs,
+            ..
+        } = self;
         let wanted = distinct(pairs[group.clone()].iter().map(|(pair, _)| &pair.reference));
         let mut kept: HashMap<String, Array<'static>> = HashMap::new();
         let run = reference.run(sample, &wanted, &mut |name, array| {
@@ -228,7 +215,7 @@ impl Comparison {
         let first = group.start;
         let class_output =
             pairs[..*outputs].iter().position(|(pair, _)| kept.get(&pair.reference).is_some_and(of_classes));
-        let run = quantized.run(recast, &wanted, &mut |name, array| {
+        let run = quantized.run(inputs, &wanted, &mut |name, array| {
             let values = codes.dequantized(name, array).and_then(Result::ok);
             let array = values.as_ref().unwrap_or(array);
             for (at, (pair, statistics)) in pairs[group.clone()].iter_mut().enumerate() {
@@ -253,7 +240,7 @@ impl Comparison {
             let of_group = pairs[..*outputs].iter().enumerate().skip(group.start).take(group.len());
             let outputs = &of_group.map(|(at, (pair, _))| (at, pair)).collect::<Vec<_>>();
             optimized
-                .compare(recast, &optimized::Compared { outputs, classes: class_output, kept: &kept, codes, labels });
+                .compare(inputs, &optimized::Compared { outputs, classes: class_output, kept: &kept, codes, labels });
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::classes::Classes;
 use super::optimized::Found;
 use super::pairs::Pair;
 use super::statistics::Statistics;
+use super::timing::Timing;
 
 /// SQNR in dB by which a session without graph optimizations has to be better to be reported.
 const MUCH_BETTER_DB: f64 = 1.0;
@@ -47,6 +48,9 @@ pub struct Report {
     pub scaled_tensors: usize,
     /// The tensors both models have, the most damaged first.
     pub tensors: Vec<TensorReport>,
+    /// How long both models take, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Timing>,
 }
 
 /// A tensor of the quantized model against that of the float model, over all samples.
@@ -111,6 +115,7 @@ impl Report {
             optimized_fails: None,
             scaled_tensors: 0,
             tensors,
+            time: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use kvant_container::onnx::{Bytes, parse};
 use tempfile::TempDir;
 
 use super::*;
-use crate::data::{DataOptions, SampleSource};
+use crate::data::{DataOptions, SampleSource, inputs};
 use crate::runtime::{RuntimeChoice, found};
 
 fn model(name: &str) -> ModelProto {

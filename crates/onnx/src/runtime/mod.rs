@@ -140,6 +140,14 @@ pub(crate) fn engine(
     Loaded::new(model, wanted, options)?.open()
 }
 
+/// A model in ONNX Runtime as a program opens it that runs nothing else, with so many threads of its own, one where none are named.
+///
+/// # Errors
+/// The library is not there, or refuses the model.
+pub(crate) fn open_alone(model: &ModelProto, options: &RuntimeOptions) -> Result<Box<dyn Session>, RuntimeError> {
+    Ok(Box::new(ort_engine::open_alone(model, options)?))
+}
+
 /// The engine that a choice leads to on this machine, and its version.
 ///
 /// Errors: ONNX Runtime was asked for and is not there.

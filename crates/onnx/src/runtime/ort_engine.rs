@@ -27,7 +27,15 @@ pub(super) struct OrtModel {
     file: Arc<ModelFile>,
     optimize: bool,
     packed: bool,
-    threads: Option<usize>,
+    own: Option<OwnThreads>,
+}
+
+/// Threads of a session alone.
+#[derive(Clone, Copy)]
+struct OwnThreads {
+    count: usize,
+    /// Whether they spin while a run waits for them, and stop when it ends. Else they sleep.
+    spin: bool,
 }
 
 impl OrtModel {
@@ -35,11 +43,12 @@ impl OrtModel {
     pub fn new(model: &ModelProto, wanted: &[String], options: &RuntimeOptions) -> Result<Self, RuntimeError> {
         let runtime = load(options.library.as_deref(), options.threads)?;
         let file = Arc::new(ModelFile::new(with_outputs(model, wanted), options.scratch.as_deref())?);
+        let own = options.threads.filter(|_| options.threads != runtime.threads);
         Ok(Self {
             file,
             optimize: options.optimize && !mostly_wanted(model, wanted),
             packed: tensor_bytes(model) < NOT_PACKED,
-            threads: options.threads.filter(|_| options.threads != runtime.threads),
+            own: own.map(|count| OwnThreads { count, spin: false }),
             runtime,
         })
     }
@@ -49,7 +58,7 @@ impl OrtModel {
         let name = format!("onnxruntime {}", self.runtime.version);
         let refused = |e: ort::Error| RuntimeError::Load { engine: name.clone(), problem: message(e) };
         let builder = OrtSession::builder(&self.runtime.environment).map_err(refused)?;
-        let mut builder = configured(builder, self.optimize, self.packed, self.threads).map_err(refused)?;
+        let mut builder = configured(builder, self.optimize, self.packed, self.own).map_err(refused)?;
         let session = match &*self.file {
             ModelFile::Bytes(bytes) => builder.commit_from_memory(bytes),
             ModelFile::File { path, .. } => builder.commit_from_file(path),
@@ -57,6 +66,15 @@ impl OrtModel {
         let kept = MAPS_NEED_NAMES.then(|| Arc::clone(&self.file));
         Ok(OrtEngine { session: session.map_err(refused)?, name, _file: kept })
     }
+}
+
+/// Opens a model as a program does that runs nothing else: with all graph optimizations, weights in the order of kernels, and threads
+/// of its own.
+pub(super) fn open_alone(model: &ModelProto, options: &RuntimeOptions) -> Result<OrtEngine, RuntimeError> {
+    let runtime = load(options.library.as_deref(), options.threads)?;
+    let file = Arc::new(ModelFile::new(model.clone(), options.scratch.as_deref())?);
+    let own = Some(OwnThreads { count: options.threads.unwrap_or(1), spin: true });
+    OrtModel { runtime, file, optimize: true, packed: true, own }.open()
 }
 
 /// Opens a file with the settings that sessions have by default; the engine's name.
@@ -94,19 +112,20 @@ fn mostly_wanted(model: &ModelProto, wanted: &[String]) -> bool {
     wanted.len() > 1 && 2 * wanted.len() > model.graph.node.len()
 }
 
-/// `threads` are those of the session alone, where they differ from what all sessions share.
 fn configured(
     builder: SessionBuilder,
     optimize: bool,
     packed: bool,
-    threads: Option<usize>,
+    own: Option<OwnThreads>,
 ) -> Result<SessionBuilder, ort::Error> {
     let level = if optimize { GraphOptimizationLevel::All } else { GraphOptimizationLevel::Disable };
     let builder = builder.with_optimization_level(level)?.with_prepacking(packed)?.with_log_level(LogLevel::Fatal)?;
-    match threads {
-        Some(threads) => {
-            let builder = builder.with_independent_thread_pool()?.with_intra_op_spinning(false)?;
-            Ok(builder.with_intra_threads(threads)?)
+    match own {
+        Some(OwnThreads { count, spin }) => {
+            let builder = builder.with_independent_thread_pool()?.with_intra_op_spinning(spin)?;
+            // The threads of one session must not take the cores from the next.
+            let builder = builder.with_config_entry("session.force_spinning_stop", "1")?;
+            Ok(builder.with_intra_threads(count)?)
         }
         None => Ok(builder),
     }

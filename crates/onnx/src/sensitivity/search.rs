@@ -52,7 +52,7 @@ fn is_float(bench: &Bench, level: usize) -> bool {
 }
 
 /// One layer in a choice, all others in another.
-fn only(bench: &Bench, layer: usize, choice: Option<usize>, others: Option<usize>) -> Assignment {
+pub(super) fn only(bench: &Bench, layer: usize, choice: Option<usize>, others: Option<usize>) -> Assignment {
     let mut assignment = vec![others; bench.parts.len()];
     bench.layers[layer].parts.iter().for_each(|&part| assignment[part] = choice);
     assignment
@@ -108,7 +108,7 @@ fn assignment(bench: &Bench, levels: &[usize]) -> Assignment {
 }
 
 /// The noise of a layer alone, as a share of the signal.
-fn noise(bench: &Bench, rows: &[Row], layer: usize, level: usize) -> f64 {
+pub(super) fn noise(bench: &Bench, rows: &[Row], layer: usize, level: usize) -> f64 {
     // Candidates but float have a measurement, in their order.
     let measured = (0..level).filter(|&below| !is_float(bench, below)).count();
     let sqnr = rows[layer].alone.get(measured).filter(|_| !is_float(bench, level)).map(|quality| quality.sqnr_db);

@@ -168,3 +168,21 @@ fn missing_layers_are_blamed_on_overrides_only_where_they_take_them() {
     let error = refused(model(), &[("*", "int8")]);
     assert!(matches!(error, SensitivityError::NoLayers), "{error}");
 }
+
+#[test]
+fn layers_with_the_most_noise_are_widened_first() {
+    let mut bench = bench("A8W4", &["A8W8", "float"]);
+    let rows = sensitivities(&mut bench, false, &mut |_, _| ()).unwrap();
+    let steps = widenings(&bench, &rows);
+    let noisiest = rows.iter().min_by(|a, b| a.alone[0].sqnr_db.total_cmp(&b.alone[0].sqnr_db)).unwrap();
+    assert_eq!((steps[0].layer.as_str(), steps[0].candidate.as_str()), (noisiest.layer.as_str(), "A8W8"));
+    let first_float = steps.iter().position(|step| step.candidate == "float").unwrap();
+    assert!(steps[first_float..].iter().all(|step| step.candidate == "float"));
+    let plain = quantized(&settings("A8W4")).1;
+    let better = |count: usize| {
+        let overrides = steps[..count].iter().flat_map(|step| step.overrides.clone()).collect();
+        quantized(&Settings { overrides, ..settings("A8W4") }).1
+    };
+    let [two, eight_bits] = [better(2), better(first_float)];
+    assert!(plain < two && two < eight_bits, "{plain} {two} {eight_bits}");
+}

@@ -1,11 +1,13 @@
 //! ONNX graphs at the command line.
 
+mod accuracy;
 mod options;
 mod quality;
 mod recipes;
 mod refusals;
 mod sensitivity;
 mod signals;
+pub mod timing;
 mod unusual;
 mod writing;
 

@@ -31,10 +31,11 @@ fn impossible_searches_are_refused() {
     let place = place();
     for (options, told) in [
         (&["-o", "mixed.toml"][..], "a recipe can be written only for a target"),
-        (&["--max-drop", "1"], "--max-drop needs the classes"),
+        (&["--max-drop", "0.01"], "--max-drop needs the classes"),
+        (&["--max-drop", "1"], "0.01 is one percentage point"),
         (&["--target-size", "12"], "is not a size"),
         (&["--candidates", "A9W9"], "is not a candidate"),
-        (&["--target-sqnr", "20", "--max-drop", "1"], "cannot be used with"),
+        (&["--target-sqnr", "20", "--max-drop", "0.01"], "cannot be used with"),
     ] {
         let run = place.run(&[&SENSITIVITY[..], options].concat());
         assert!(run.code == Some(2) && run.stderr.contains(told), "{run:?}");
