@@ -48,6 +48,8 @@ pub(crate) struct CardSource {
     card: SourceCard,
     /// Whether Kvant wrote that card.
     is_own: bool,
+    /// Whether the source is quantized itself.
+    is_quantized: bool,
 }
 
 impl CardSource {
@@ -83,7 +85,8 @@ impl CardSource {
         let is_own = card.body.starts_with(MARK);
         let named = config["_name_or_path"].as_str().filter(|name| is_hub_name(name)).map(str::to_owned);
         let base_model = card.quantized_from().or_else(|| name_in_cache(model)).or(named);
-        Ok((Some(CardSource { base_model, card, is_own }), note))
+        let is_quantized = config["quantization_config"].is_object();
+        Ok((Some(CardSource { base_model, card, is_own, is_quantized }), note))
     }
 
     /// Whether Kvant wrote the source's card, which then is not true of what is made of the source.
@@ -165,7 +168,13 @@ impl ModelCard<'_> {
             Made::Quantized { .. } => "made",
             Made::Converted => "converted from another format",
         };
-        format!("{title}\n\nA quantization of {of}, {how} with Kvant {}.", env!("CARGO_PKG_VERSION"))
+        let again = match self.made {
+            Made::Quantized { .. } if self.source.is_quantized => {
+                " The model that was quantized had been quantized before."
+            }
+            _ => "",
+        };
+        format!("{title}\n\nA quantization of {of}, {how} with Kvant {}.{again}", env!("CARGO_PKG_VERSION"))
     }
 
     /// The schemes of layers, the most frequent first.
@@ -210,7 +219,8 @@ impl ModelCard<'_> {
     /// The recipe, and the command that repeats the run.
     fn repetition(&self, job: &Job, recipe: &Value, record: Option<&Value>) -> String {
         let reads_data = record.is_some_and(|record| record["data"].is_object());
-        let model = self.source.base_model.as_deref().unwrap_or("MODEL");
+        // What was quantized again is not the base, but a quantization of it.
+        let model = self.source.base_model.as_deref().filter(|_| !self.source.is_quantized).unwrap_or("MODEL");
         let command = recipe::command(job, model, reads_data);
         let file = recipe::recipe_file(recipe);
         format!(
@@ -253,8 +263,9 @@ impl ModelCard<'_> {
         let is_loaded_by = |first: &str| loaders.iter().any(|loader| loader.starts_with(first));
         let libraries = [("transformers", "transformers"), ("diffusers", "diffusers"), ("mlx-lm", "mlx")];
         let library = libraries.into_iter().find(|(loader, _)| is_loaded_by(loader)).map(|(_, library)| {
-            // A source of another library that transformers loads too, such as sentence-transformers.
-            let own = self.source.card.text("library_name").filter(|_| library == "transformers");
+            // Another library that loads what transformers does. Other names are those of the source's form, such as an adapter's.
+            let own = self.source.card.text("library_name").filter(|own| own == "sentence-transformers");
+            let own = own.filter(|_| library == "transformers");
             own.unwrap_or_else(|| library.to_owned())
         });
         let has_adapters = matches!(self.made, Made::Quantized { job, .. } if !job.source.adapters.is_empty());

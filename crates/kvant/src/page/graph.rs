@@ -29,6 +29,7 @@ pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
     let facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
     let mut parts =
         vec![Part::Figures(figures), Part::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect())];
+    parts.extend(attempts(&object.object("accuracy")));
     parts.extend(closeness("Outputs", outputs));
     parts.extend(closeness("Tensors that differ most", quality.objects("worst_tensors").collect()));
     let fails = quality.text("optimized_fails");
@@ -63,11 +64,80 @@ pub(super) fn evaluated(object: &Object<'_>) -> Vec<Part> {
         ("accuracy of the reference", object.number("reference_top1").map(|share| percent(Some(share)))),
         ("samples", object.count("samples").map(|count| count.to_string())),
     ];
-    let figures = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    let mut parts = vec![Part::Figures(figures.collect())];
+    let figures: Vec<(String, String)> =
+        rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    let mut parts = if figures.is_empty() { Vec::new() } else { vec![Part::Figures(figures)] };
+    parts.extend(times(&object.object("time")));
     parts.extend(closeness("Outputs", object.objects("outputs").collect()));
     parts.extend(closeness("Tensors", object.objects("tensors").collect()));
     parts
+}
+
+/// The recipes that were tried, and what was measured of each.
+fn attempts(accuracy: &Object<'_>) -> Vec<Part> {
+    let mut all = table(&["recipe", "result"], &["metric", "drop", "SQNR, dB", "size", "seconds"]);
+    for attempt in accuracy.objects("attempts") {
+        let problem = attempt.text("problem");
+        let is_accepted = attempt.get("accepted").and_then(serde_json::Value::as_bool) == Some(true);
+        let result = match (is_accepted, problem.is_empty()) {
+            (true, _) => "within the limits".to_owned(),
+            (false, true) => "rejected".to_owned(),
+            (false, false) => format!("rejected: {problem}"),
+        };
+        let widened = attempt.list("widened").len();
+        let recipe = match widened {
+            0 => attempt.text("recipe").to_owned(),
+            _ => format!(
+                "{}, {} with wider types",
+                attempt.text("recipe"),
+                kvant_quant::counts::number(widened, "layer")
+            ),
+        };
+        let bytes = attempt.count("bytes").map_or_else(|| "-".to_owned(), size::bytes);
+        let [value, drop, sqnr, seconds] =
+            ["value", "drop", "sqnr_db", "seconds"].map(|key| number(attempt.number(key)));
+        all.push([recipe, result, value, drop, sqnr, bytes, seconds]);
+    }
+    if all.rows().is_empty() {
+        return Vec::new();
+    }
+    let facts = [
+        ("metric", accuracy.text("metric").to_owned()),
+        (
+            "metric of the float graph",
+            accuracy.number("reference").map(|value| number(Some(value))).unwrap_or_default(),
+        ),
+        ("largest drop allowed", accuracy.number("max_drop").map(|value| number(Some(value))).unwrap_or_default()),
+        ("samples", accuracy.count("samples").map(|count| count.to_string()).unwrap_or_default()),
+    ];
+    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value));
+    vec![Part::Heading("Recipes that were tried".to_owned()), Part::Facts(facts.collect()), Part::Table(all)]
+}
+
+/// How long an inference takes.
+fn times(time: &Object<'_>) -> Vec<Part> {
+    let mut all = table(&["graph"], &["median, ms", "lower quartile", "upper quartile"]);
+    for (title, key) in
+        [("the model", "model"), ("its reference", "reference")].into_iter().filter(|(_, key)| time.has(key))
+    {
+        let found = time.object(key);
+        let numbers = ["median_ms", "q1_ms", "q3_ms"].map(|key| number(found.number(key)));
+        all.push(std::iter::once(title.to_owned()).chain(numbers));
+    }
+    if all.rows().is_empty() {
+        return Vec::new();
+    }
+    let facts = [
+        ("engine", time.text("engine").to_owned()),
+        ("threads", time.count("threads").map(|count| count.to_string()).unwrap_or_default()),
+        ("inferences of each graph", time.count("runs").map(|count| count.to_string()).unwrap_or_default()),
+        (
+            "median as a multiple of the reference's",
+            time.number("ratio").map(|ratio| number(Some(ratio))).unwrap_or_default(),
+        ),
+    ];
+    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value));
+    vec![Part::Heading("Time of an inference".to_owned()), Part::Facts(facts.collect()), Part::Table(all)]
 }
 
 /// How close tensors are to those of the float graph, the furthest first.

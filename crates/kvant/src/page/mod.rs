@@ -106,7 +106,7 @@ impl Page {
         let (what, parts) = match object.schema() {
             "kvant.quantize" if object.text("format") == "onnx" => ("Quantization", graph::quantized(&object)),
             "kvant.quantize" => ("Quantization", quantization::parts(&object)),
-            "kvant.eval" if object.has("samples") => ("Evaluation", graph::evaluated(&object)),
+            "kvant.eval" if object.has("samples") || object.has("time") => ("Evaluation", graph::evaluated(&object)),
             "kvant.eval" => ("Evaluation", evaluation::parts(&object)),
             "kvant.search" => ("Search for the best mix", searched::mixes(&object)),
             "kvant.sensitivity" => ("Sensitivity of layers", searched::layers(&object)),

@@ -62,10 +62,12 @@ impl TopClasses {
         let at = best.filter(|&at| labels.is_none() || ranks[at] == Some(2));
         let output = at.map(|at| names[at].clone()).ok_or(EvaluationError::NoClasses { labelled: labels.is_some() })?;
         let mut found = Self { reference, output: output.clone(), classes: Vec::new(), labels };
+        let mut count = 0;
         for number in 0..samples.len() {
             let mut classes = Vec::new();
             let run = session.run(&samples.sample(number)?, std::slice::from_ref(&output), &mut |_, array| {
                 classes = in_f32(array).map(|floats| likeliest(&floats)).unwrap_or_default();
+                count = array.shape().last().copied().unwrap_or_default();
                 ControlFlow::Continue(())
             });
             run.map_err(failed)?;
@@ -75,6 +77,10 @@ impl TopClasses {
             }
         }
         let rows = found.rows();
+        let is_class = |label: &i64| usize::try_from(*label).is_ok_and(|label| label < count);
+        if let Some(label) = found.labels.iter().flatten().take(rows).find(|label| !is_class(label)) {
+            return Err(EvaluationError::LabelOutside { label: *label, classes: count, output });
+        }
         match &found.labels {
             Some(labels) if labels.len() < rows => Err(EvaluationError::Labels { labels: labels.len(), samples: rows }),
             _ => Ok(found),

@@ -51,6 +51,16 @@ pub enum EvaluationError {
         /// Number of samples.
         samples: usize,
     },
+    /// A label is none of the classes.
+    #[error("the label {label} is none of the {classes} classes of `{output}`, which are numbered from 0")]
+    LabelOutside {
+        /// The label.
+        label: i64,
+        /// Number of classes.
+        classes: usize,
+        /// The output.
+        output: String,
+    },
     /// Outputs that are kept for many comparisons.
     #[error("cannot store outputs in a temporary file: {0}")]
     Store(#[from] std::io::Error),
@@ -91,6 +101,7 @@ impl Diagnostic for EvaluationError {
             }
             Self::Store(_) => Some("make room in the temporary directory, or give fewer samples"),
             Self::Cancelled => None,
+            Self::LabelOutside { .. } => Some("number the classes as the model does"),
             Self::Labels { .. } => Some("labels have one class per sample, in the order of the samples"),
         };
         hint.map(str::to_owned)

@@ -26,6 +26,7 @@ pub fn place(graph: &GraphProto, recipe: &Recipe, data_type: &dyn Fn(&str) -> Op
         made: Placement::default(),
         moved: HashMap::new(),
         computed: HashSet::new(),
+        chosen: Vec::new(),
     };
     placer.run();
     placer.made
@@ -42,6 +43,8 @@ pub(super) struct Placer<'a> {
     pub(super) moved: HashMap<String, String>,
     /// Tensors that a quantized operator computes with or makes.
     pub(super) computed: HashSet<String>,
+    /// The nodes that rules choose. Overrides may leave all their tensors in float.
+    chosen: Vec<(&'a NodeProto, Rule)>,
 }
 
 impl<'a> Placer<'a> {
@@ -68,6 +71,20 @@ impl<'a> Placer<'a> {
         self.share();
         self.drop_clamps();
         self.check_biases();
+        self.made.nodes += self.chosen.iter().filter(|(node, rule)| self.is_quantized(node, *rule)).count();
+    }
+
+    /// Whether something of a node has codes: of a product with a constant, the constant.
+    fn is_quantized(&self, node: &NodeProto, rule: Rule) -> bool {
+        let Placement { activations, weights, .. } = &self.made;
+        let mut operands = node.input.iter().take(2);
+        match operands.find(|name| rule == Rule::Product && self.is_constant(name)) {
+            Some(constant) => weights.contains_key(constant),
+            None => {
+                let has_codes = |name: &String| activations.contains_key(name) || weights.contains_key(name);
+                node.output.iter().chain(&node.input).any(has_codes)
+            }
+        }
     }
 
     /// Leaves biases in float whose product has no integers on both sides: there is no scale of the product then.
@@ -125,7 +142,7 @@ impl<'a> Placer<'a> {
     }
 
     fn place_node(&mut self, position: usize, node: &'a NodeProto, rule: Rule) {
-        self.made.nodes += 1;
+        self.chosen.push((node, rule));
         if rule != Rule::SameScale {
             self.computed.extend(node.input.iter().chain(&node.output).cloned());
         }

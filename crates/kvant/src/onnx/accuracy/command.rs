@@ -123,7 +123,9 @@ impl MetricCommand {
     }
 
     fn by_hand(&self) -> Remedy {
-        Remedy::text(format!("run it by hand on the float graph: {}", self.words.join(" ")))
+        let words = self.words.iter().map(String::as_str);
+        let spelled = shlex::try_join(words).unwrap_or_else(|_| self.words.join(" "));
+        Remedy::text(format!("run it by hand on the graph: {spelled}"))
     }
 }
 

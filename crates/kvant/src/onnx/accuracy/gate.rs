@@ -94,7 +94,7 @@ impl<'a, 'e> Gate<'a, 'e> {
         if max_drop > 0.0 && (rows as f64) * max_drop < 1.0 {
             reporter.warning(&format!(
                 "{} cannot show a drop of {max_drop}: one of them is {:.4}; give more with ‹eval›",
-                number(rows, "row of classes"),
+                number(rows, "prediction"),
                 1.0 / rows as f64
             ));
         }
@@ -103,6 +103,14 @@ impl<'a, 'e> Gate<'a, 'e> {
         let mut gate = Gate { job, reporter, measure, kind, reference: 1.0, max_drop };
         if kind == MetricKind::Top1 {
             gate.reference = gate.of_model(&widened(graph.clone()).map_err(QuantizeError::from)?)?;
+            if gate.reference == 0.0 {
+                let error = Error::new(
+                    ErrorKind::Invalid,
+                    "the float graph predicts none of the labels: it has nothing to lose",
+                );
+                let way = Remedy::text("check that the labels belong to these samples, in their order");
+                return Err(error.with_remedies(vec![way]));
+            }
         }
         Ok(Some(gate))
     }
