@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const SCHEMAS: [&str; 12] = [
+const SCHEMAS: [&str; 13] = [
     "quantize",
     "convert",
     "plan",
@@ -15,6 +15,7 @@ const SCHEMAS: [&str; 12] = [
     "verify",
     "eval",
     "generate",
+    "graph",
     "sensitivity",
     "search",
     "report",
