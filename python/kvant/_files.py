@@ -87,9 +87,16 @@ def quantize(
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
     report: StrPath | None = None,
+    no_model_card: bool = False,
     max_kl: float | None = None,
     max_perplexity_increase: float | None = None,
     eval: StrPath | Sequence[str] | None = None,
+    max_drop: float | None = None,
+    metric: str | None = None,
+    lower_is_better: bool = False,
+    metric_timeout: int | None = None,
+    labels: str | None = None,
+    auto: bool = False,
     overwrite: bool = False,
     restart: bool = False,
     sync: bool = False,
@@ -202,10 +209,18 @@ def quantize(
         runtime_library: ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python
             package].
         report: Write a report with charts: .html, or .md for a model card.
+        no_model_card: Do not write a README.md with a model card beside a checkpoint.
         max_kl: Reject a result whose mean Kullback-Leibler divergence from the source is larger, in nats.
         max_perplexity_increase: Reject a result whose perplexity exceeds the source's by more than this many
             percent.
         eval: Data to measure the result on.
+        max_drop: Largest loss of accuracy: in the unit of metric, or a share of top-1, where 0.01 is one percentage
+            point.
+        metric: Command that measures a graph, e.g. 'python accuracy.py --model {}'.
+        lower_is_better: The number of metric is an error or a loss: lower is better.
+        metric_timeout: Seconds after which metric is ended and the run fails [default: no limit].
+        labels: Array of the data with the class of each sample, for accuracy.
+        auto: Try recipes from cheap to expensive until max_drop and min_sqnr hold.
         overwrite: Replace existing files, and directories that contain only Kvant's output.
         restart: Discard the unfinished work of an earlier run and start over.
         sync: Flush the output to disk before exiting (fsync).
@@ -491,6 +506,7 @@ def evaluate(
     max_memory: int | str | None = None,
     labels: str | None = None,
     preprocess: str | None = None,
+    time: bool = False,
     runtime: str | None = None,
     runtime_library: StrPath | None = None,
     report: StrPath | None = None,
@@ -523,6 +539,7 @@ def evaluate(
         labels: Array of the data with the class of each sample, for accuracy.
         preprocess: Steps from the images of a directory to inputs, e.g.
             size=256,crop=224,mean=0.485:0.456:0.406,std=0.229:0.224:0.225.
+        time: Measure the time of an inference in ONNX Runtime, also of the reference.
         runtime: Engine that runs the graph: auto (ONNX Runtime if its library is found, otherwise rten), rten or
             ort [default: auto].
         runtime_library: ONNX Runtime's library, e.g. libonnxruntime.so [default: searched, also in the Python
@@ -718,7 +735,8 @@ def sensitivity(
             A16W8,A8W8:channel,bfloat16/int8,float [default: depends on the recipe].
         target_sqnr: Find the cheapest mix whose worst output has at least this SQNR.
         target_size: Find the most accurate mix whose constants are at most this large, e.g. 12MB or 30%.
-        max_drop: Find the cheapest mix that loses at most this many percentage points of top-1 accuracy.
+        max_drop: Find the cheapest mix that loses at most this share of top-1 accuracy, e.g. 0.005 for half a
+            percentage point.
         leave_one_out: Also measure with all layers quantized except one, for each layer.
         overwrite: Replace existing files, and directories that contain only Kvant's output.
         threads: Threads to use; results do not depend on it [default: one per processor].

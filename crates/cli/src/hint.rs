@@ -39,8 +39,10 @@ fn options(text: &str) -> impl Iterator<Item = &str> {
 
 /// Returns whether other commands have this option but the current one does not.
 fn is_foreign(cli: &Command, command: &str, option: &str) -> bool {
-    let has = |owner: &Command| owner.get_arguments().any(|arg| !arg.is_hide_set() && is_called(arg, option));
-    let here = cli.find_subcommand(command).is_some_and(has) || has(cli);
+    let has_itself = |owner: &Command| owner.get_arguments().any(|arg| !arg.is_hide_set() && is_called(arg, option));
+    // A command with tools has their options.
+    let has = |owner: &Command| has_itself(owner) || owner.get_subcommands().any(has_itself);
+    let here = cli.find_subcommand(command).is_some_and(has) || has_itself(cli);
     !here && cli.get_subcommands().any(has)
 }
 

@@ -26,10 +26,11 @@ fn parse_plainly(args: &[OsString]) -> Result<Cli, clap::Error> {
 
 /// A command whose options take negative numbers as values, so that an error names the numbers that are possible.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
-    command.mut_args(|arg| {
+    let command = command.mut_args(|arg| {
         let takes_value = !arg.is_positional() && arg.get_action().takes_values();
         arg.allow_negative_numbers(takes_value)
-    })
+    });
+    command.mut_subcommands(with_negative_numbers)
 }
 
 /// Takes away the tip to put an argument behind `--`: no command takes values there.

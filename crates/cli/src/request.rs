@@ -2,15 +2,16 @@
 
 use crate::args::{
     AccuracyArgs, CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs,
-    GlobalArgs, OnnxArgs, OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs, SamplingArgs, SearchArgs,
-    SensitivityArgs, VerifyArgs,
+    GlobalArgs, GraphCommand, GraphFiles, OnnxArgs, OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs,
+    SamplingArgs, SearchArgs, SensitivityArgs, VerifyArgs,
 };
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
 use kvant::page::PageFormat;
 use kvant::{
-    Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits,
-    Metric, MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks, Source, Verification,
+    Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEdit, GraphEngine, GraphRecipe,
+    GraphTool, Job, Limits, Metric, MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks,
+    Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_checkpoint::recipe::LayerTypeText;
@@ -18,6 +19,7 @@ use kvant_data::calibration::SharedFile;
 use kvant_model::network::LayerKind;
 use kvant_onnx::recipe::BiasKind;
 use kvant_onnx::sensitivity::Target;
+use kvant_onnx::tool::Cut;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -261,6 +263,32 @@ impl From<GenerateArgs> for Generation {
             limits: Limits { threads: args.run.threads, memory: args.max_memory, ..Limits::default() },
             ..Generation::new(Source { model: args.model, adapters: args.adapters.lora }, String::new())
         }
+    }
+}
+
+impl From<GraphCommand> for Option<GraphEdit> {
+    /// A graph that is only shown is not edited.
+    fn from(command: GraphCommand) -> Option<GraphEdit> {
+        let (files, tool) = match command {
+            GraphCommand::Show(_) => return None,
+            GraphCommand::Simplify(args) => {
+                (args.files, GraphTool::Simplify { enable: args.enable_pass, disable: args.disable_pass })
+            }
+            GraphCommand::ConvertOpset(args) => (args.files, GraphTool::ConvertOpset { opset: args.opset }),
+            GraphCommand::Extract(args) => {
+                (args.files, GraphTool::Extract(Cut { inputs: args.inputs, outputs: args.outputs }))
+            }
+            GraphCommand::FixShapes(args) => {
+                (args.files, GraphTool::FixShapes { shapes: args.input_shape, dims: args.dim })
+            }
+            GraphCommand::Dequantize(files) => (files, GraphTool::Dequantize),
+            GraphCommand::ClipInfinities(args) => (args.files, GraphTool::ClipInfinities { limit: args.limit }),
+            GraphCommand::RenameDomain(args) => (args.files, GraphTool::RenameDomain(args.domain)),
+            GraphCommand::ToFloat16(files) => (files, GraphTool::ToFloat16),
+            GraphCommand::ToBfloat16(files) => (files, GraphTool::ToBfloat16),
+        };
+        let GraphFiles { model, output, replace: OverwriteArgs { overwrite } } = files;
+        Some(GraphEdit { model, tool, output, overwrite })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Kvant quantizes deep-learning models: from a checkpoint, a GGUF file or an ONNX graph to a smaller one that loads.
 //!
 //! [`Job`] is the entry point: a source, a recipe, calibration data, sinks and limits. [`Job::plan`] describes the run, and
-//! [`Job::run`] does it. [`Conversion`], [`Evaluation`], [`Verification`], [`Sensitivity`], [`Search`] and [`inspect()`] are the other things that
+//! [`Job::run`] does it. [`Conversion`], [`Evaluation`], [`Verification`], [`Sensitivity`], [`Search`], [`GraphEdit`] and [`inspect()`] are the other things that
 //! the `kvant` command does. All of them are owned values that can be sent to another thread; their progress is
 //! reported to an [`Events`], and a [`CancelToken`] stops them.
 //!
@@ -444,7 +444,7 @@ pub use generation::report::{GeneratedPrompt, GeneratedText, GenerationReport, S
 pub use generation::{Generation, Prompt};
 pub use gguf::quantize::GgufReport;
 pub use gguf::{GgufConversion, GgufFilePlan};
-pub use inspect::{Inspection, inspect};
+pub use inspect::{GraphListing, Inspection, inspect};
 pub use job::{
     Commit, Conversion, ConvertTo, Data, Format, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits, Metric,
     MixTarget, Precision, QualityLimits, Recipe, Search, SearchMethod, Sensitivity, Sinks, Source, SourceKind,
@@ -463,6 +463,7 @@ pub use onnx::opening::{Opening, open as open_graph};
 pub use onnx::plan::GraphPlan;
 pub use onnx::quantize::{GraphReport, QuantizedGraph};
 pub use onnx::text::TextQuality;
+pub use onnx::tool::{GraphEdit, GraphEditReport, GraphTool};
 pub use onnx::verify::GraphVerdict;
 pub use pipeline::{PipelinePlan, PipelineReport, PlannedComponent};
 pub use report::Report;

@@ -12,7 +12,8 @@
 //! * [`decoder`] recognises decoders of text, and runs them on tokens; `kv_cache` knows their caches of keys and values;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
 //!   run will cost;
-//! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has.
+//! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has;
+//! * [`tool`] has further changes of graphs that users name one by one.
 //!
 //! Nothing here knows of Hugging Face checkpoints; file syntax lives in `kvant-container`.
 
@@ -51,6 +52,7 @@ pub mod solution;
 mod tensor_store;
 #[cfg(test)]
 mod test_models;
+pub mod tool;
 mod unknown_word;
 pub mod verify;
 pub mod writing;

@@ -8,6 +8,7 @@ mod format;
 mod gate;
 mod generate;
 mod gguf;
+mod graph;
 mod inspect;
 mod list;
 mod onnx;
@@ -27,6 +28,7 @@ pub use convert::ConvertArgs;
 pub use eval::EvalArgs;
 pub use gate::{AccuracyArgs, GateArgs};
 pub use generate::{GenerateArgs, SamplingArgs};
+pub use graph::{GraphArgs, GraphCommand, GraphFiles};
 pub use inspect::InspectArgs;
 pub use list::ListArgs;
 pub use onnx::{EngineArgs, OnnxArgs};
@@ -149,6 +151,8 @@ pub enum Command {
     Eval(EvalArgs),
     /// Continue prompts with a model, beside its original if wanted
     Generate(Box<GenerateArgs>),
+    /// Simplify, cut, convert, dequantize or show an ONNX graph
+    Graph(GraphArgs),
     /// Rank the layers of an ONNX graph by sensitivity, and search for a mixed-precision recipe
     Sensitivity(Box<SensitivityArgs>),
     /// Search for the mix of schemes, layer by layer, that loses least for its size
@@ -187,6 +191,7 @@ impl Command {
             Command::Verify(_) => "verify",
             Command::Eval(_) => "eval",
             Command::Generate(_) => "generate",
+            Command::Graph(_) => "graph",
             Command::Sensitivity(_) => "sensitivity",
             Command::Search(_) => "search",
             Command::Report(_) => "report",

@@ -4,6 +4,7 @@ mod completions;
 mod convert;
 mod eval;
 mod generate;
+mod graph;
 mod inspect;
 mod list;
 mod open_graph;
@@ -31,6 +32,7 @@ pub fn run(command: Command, printer: &Printer) -> Result<(), Error> {
         Command::Verify(args) => verify::run(&args, printer),
         Command::Eval(args) => eval::run(args, printer),
         Command::Generate(args) => generate::run(*args, printer),
+        Command::Graph(args) => graph::run(args, printer),
         Command::Sensitivity(args) => sensitivity::run(*args, printer),
         Command::Search(args) => search::run(*args, printer),
         Command::Report(args) => report::run(args, printer),

@@ -14,6 +14,8 @@ fn help_texts() {
         ("help_eval", &["eval", "--help"]),
         ("help_generate", &["generate", "--help"]),
         ("help_report", &["report", "--help"]),
+        ("help_graph", &["graph", "--help"]),
+        ("help_graph_extract", &["graph", "extract", "--help"]),
         ("help_inspect", &["inspect", "--help"]),
         ("help_verify", &["verify", "--help"]),
         ("help_list", &["list", "--help"]),

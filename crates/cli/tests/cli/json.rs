@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const SCHEMAS: [&str; 12] = [
+const SCHEMAS: [&str; 13] = [
     "quantize",
     "convert",
     "plan",
@@ -16,6 +16,7 @@ const SCHEMAS: [&str; 12] = [
     "verify",
     "eval",
     "generate",
+    "graph",
     "sensitivity",
     "search",
     "report",

@@ -15,6 +15,7 @@ mod family;
 #[cfg(unix)]
 mod generate;
 mod graph_formats;
+mod graph_tools;
 mod help;
 mod inspect;
 mod json;

@@ -44,6 +44,7 @@ fn generated(what: &str) -> String {
     match what.split_once(' ').unwrap_or((what, "")) {
         ("list", table) => list(table),
         ("commands", "") => options::commands(),
+        ("graph", "tools") => options::tools(),
         ("topics", "") => {
             let row = |topic: &kvant::catalog::Topic| {
                 vec![format!("`{}`", topic.name), prose(&kvant::spelled(topic.about, |name| format!("`--{name}`")))]

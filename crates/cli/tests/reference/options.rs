@@ -9,7 +9,32 @@ use std::collections::BTreeMap;
 fn visible() -> Vec<Command> {
     let mut cli = Cli::command();
     cli.build();
-    cli.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help").cloned().collect()
+    shown(&cli).cloned().collect()
+}
+
+/// The commands below one.
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+}
+
+/// A command with its full name.
+struct Named {
+    name: String,
+    command: Command,
+}
+
+/// The commands that have options: of `kvant graph` its tools.
+fn with_options() -> Vec<Named> {
+    let named = |command: &Command| {
+        let of_tool = |tool: &Command| Named {
+            name: format!("{} {}", command.get_name(), tool.get_name()),
+            command: tool.clone(),
+        };
+        let tools: Vec<Named> = shown(command).map(of_tool).collect();
+        let alone = || vec![Named { name: command.get_name().to_owned(), command: command.clone() }];
+        if tools.is_empty() { alone() } else { tools }
+    };
+    visible().iter().flat_map(named).collect()
 }
 
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
@@ -24,6 +49,16 @@ pub fn commands() -> String {
         vec![format!("`kvant {}`", command.get_name()), prose(&about)]
     };
     table(&["command", "purpose"], visible().iter().map(row))
+}
+
+/// The tools of `kvant graph`.
+pub fn tools() -> String {
+    let row = |tool: Named| {
+        let about = tool.command.get_about().map(ToString::to_string).unwrap_or_default();
+        vec![format!("`kvant {}`", tool.name), prose(&about)]
+    };
+    let tools = with_options().into_iter().filter(|command| command.name.starts_with("graph "));
+    table(&["command", "purpose"], tools.map(row))
 }
 
 /// An option with its spelling and the commands that have it.
@@ -55,15 +90,15 @@ impl<'a> Row<'a> {
 
 /// A table of the options of each heading: an option of several commands has one row.
 pub fn by_heading() -> String {
-    let commands = visible();
+    let commands = with_options();
     let mut order: Vec<String> = Vec::new();
     let mut rows: BTreeMap<String, Vec<Row<'_>>> = BTreeMap::new();
-    for command in &commands {
+    for Named { name, command } in &commands {
         for arg in options(command) {
             let long = arg.get_long().unwrap_or_default().to_owned();
             let known = rows.values_mut().flatten().find(|row| row.arg.get_long() == Some(&long));
             if let Some(row) = known {
-                row.add(command.get_name(), default(arg));
+                row.add(name, default(arg));
                 continue;
             }
             let heading = arg.get_help_heading().unwrap_or("Other options").to_owned();
@@ -71,20 +106,30 @@ pub fn by_heading() -> String {
                 order.push(heading.clone());
             }
             let mut row = Row { arg: arg.clone(), commands: Vec::new(), defaults: Vec::new() };
-            row.add(command.get_name(), default(arg));
+            row.add(name, default(arg));
             rows.entry(heading).or_default().push(row);
         }
     }
     let all = commands.len();
     let part = |heading: &String| {
         let row = |row: &Row<'_>| {
-            let commands = if row.commands.len() == all { "all".to_owned() } else { row.commands.join(", ") };
+            let commands = if row.commands.len() == all { "all".to_owned() } else { listed(&row.commands) };
             vec![spelling(&row.arg), commands, row.default(), prose(&description(&row.arg))]
         };
         let rows = rows[heading].iter().map(row);
         format!("### {heading}\n\n{}", table(&["option", "commands", "default", "meaning"], rows))
     };
     order.iter().map(part).collect::<Vec<_>>().join("\n")
+}
+
+/// Commands in a cell; an option that most tools of `kvant graph` have is one of `graph`.
+fn listed(commands: &[&str]) -> String {
+    let is_tool = |command: &&&str| command.starts_with("graph ");
+    let has_most = commands.iter().filter(is_tool).count() > 3;
+    let mut names: Vec<&str> =
+        commands.iter().map(|command| if has_most && is_tool(&command) { "graph" } else { command }).collect();
+    names.dedup();
+    names.join(", ")
 }
 
 /// `-s`, `--scheme SCHEME`.
@@ -145,7 +190,7 @@ fn closed(text: String) -> String {
 
 pub fn aliases() -> String {
     let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for command in visible() {
+    for Named { command, .. } in with_options() {
         for arg in options(&command) {
             for alias in arg.get_all_aliases().unwrap_or_default() {
                 let long = format!("`--{}`", arg.get_long().unwrap_or_default());
@@ -174,23 +219,24 @@ const AMBIGUOUS: &[&str] = &["data"];
 #[test]
 fn option_has_the_same_meaning_in_all_commands() {
     let mut known: BTreeMap<String, (String, String, Option<char>, String)> = BTreeMap::new();
-    for command in visible() {
+    for Named { name, command } in with_options() {
         for arg in options(&command) {
             let long = arg.get_long().unwrap_or_default().to_owned();
-            if command.get_name() == "sensitivity" && OF_GRAPHS.contains(&long.as_str()) {
+            if name == "sensitivity" && OF_GRAPHS.contains(&long.as_str()) {
                 continue;
             }
-            if command.get_name() == "search" && OF_SEARCH.contains(&long.as_str()) {
+            if name == "search" && OF_SEARCH.contains(&long.as_str()) {
                 continue;
             }
-            // It writes a report.
-            if command.get_name() == "report" && long == "output" {
+            // These write a report, and a graph.
+            let is_other_file = name == "report" || name.starts_with("graph ");
+            if is_other_file && long == "output" {
                 continue;
             }
             // Defaults may depend on the command.
             let help = stated(&arg.get_help().map(ToString::to_string).unwrap_or_default()).0;
             let value = spelling(arg);
-            let meaning = (command.get_name().to_owned(), help, arg.get_short(), value);
+            let meaning = (name.clone(), help, arg.get_short(), value);
             let first = known.entry(long.clone()).or_insert_with(|| meaning.clone());
             assert_eq!(
                 (&first.1, first.2, &first.3),
@@ -207,7 +253,7 @@ fn option_has_the_same_meaning_in_all_commands() {
 #[test]
 fn meaning_has_the_same_option_name_in_all_commands() {
     let (mut names, mut helps, mut shorts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    for command in visible() {
+    for Named { command, .. } in with_options() {
         for arg in options(&command) {
             let long = arg.get_long().unwrap_or_default().to_owned();
             let help = stated(&arg.get_help().map(ToString::to_string).unwrap_or_default()).0;

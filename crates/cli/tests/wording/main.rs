@@ -163,7 +163,7 @@ fn no_message_below_the_command_line_names_an_option() {
 fn settings_in_messages_are_options_of_the_command_line() {
     let help = |command: &str| {
         let run = std::process::Command::new(env!("CARGO_BIN_EXE_kvant"))
-            .args([command, "--help", "--features"])
+            .args(command.split(' ').chain(["--help", "--features"]))
             .output()
             .unwrap();
         String::from_utf8(run.stdout).unwrap()
@@ -176,6 +176,8 @@ fn settings_in_messages_are_options_of_the_command_line() {
         "verify",
         "eval",
         "generate",
+        "graph extract",
+        "graph show",
         "sensitivity",
         "search",
         "report",

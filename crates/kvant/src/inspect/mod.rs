@@ -3,11 +3,13 @@
 mod checkpoint;
 pub mod gguf;
 pub mod graph;
+mod listing;
 mod pipeline;
 mod quantization;
 
 pub(crate) use checkpoint::headers;
 pub use checkpoint::{CheckpointInspection, TypeShare};
+pub use listing::GraphListing;
 pub use pipeline::PipelineInspection;
 pub use quantization::Quantization;
 

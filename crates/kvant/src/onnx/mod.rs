@@ -16,6 +16,7 @@ mod sequences;
 mod source_tests;
 mod staged;
 pub mod text;
+pub mod tool;
 pub mod verify;
 
 pub use decoder::GraphConversion;

@@ -7,6 +7,7 @@ mod evaluate;
 mod evaluate_models;
 mod findings;
 mod generate;
+mod graph_listing;
 mod inspect;
 mod inspect_gguf;
 mod inspect_graph;
