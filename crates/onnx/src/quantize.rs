@@ -191,28 +191,22 @@ fn raise_opset(model: &mut ModelProto, recipe: &Recipe) -> Result<(), QuantizeEr
 }
 
 /// Raises the opset where that lets passes fuse what would be quantized node by node; whether it did.
-///
-/// Compilers for NPUs know what exporters write. For the spelled-out GELU that holds for presets of AMD Quark too, unless activations are uint8,
-/// for which onnxruntime has kernels.
 fn raise_for_fusions(model: &mut ModelProto, recipe: &Recipe, passes: &pass::Selection) -> bool {
-    // In other layouts such nodes stay floats, and runtimes fuse them.
-    let is_static = matches!(recipe.layout, Layout::Qdq | Layout::QOperator);
-    let Some(activation) = recipe.activation.filter(|_| is_static && !recipe.npu) else { return false };
-    let highest = if activation.element == Element::UInt8 { i64::MAX } else { LAST_OF_QUARK };
-    for opset in pass::opsets_of_fusions(model, passes, highest) {
-        let mut raised = model.clone();
-        // A model with what has no form in an opset keeps its own.
-        if upgrade_opset(&mut raised, opset).is_ok() {
-            *model = raised;
-            lift_constants(model);
-            return true;
-        }
+    // In other layouts such nodes stay floats, and runtimes fuse them. Compilers for NPUs know what exporters write.
+    let is_static = matches!(recipe.layout, Layout::Qdq | Layout::QOperator) && recipe.activation.is_some();
+    if !is_static || recipe.npu {
+        return false;
     }
-    false
+    let Some(needed) = pass::opset_of_fusions(model, passes) else { return false };
+    let mut raised = model.clone();
+    // A model with what has no form in that opset keeps its own.
+    let is_raised = upgrade_opset(&mut raised, needed).is_ok();
+    if is_raised {
+        *model = raised;
+        lift_constants(model);
+    }
+    is_raised
 }
-
-/// The opset up to which fusions change no graph that AMD Quark quantizes node by node.
-const LAST_OF_QUARK: i64 = 19;
 
 /// Types and shapes of a simplified model, and what a recipe quantizes of it.
 fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), QuantizeError> {

@@ -49,7 +49,7 @@ To resume an interrupted run, run the same command again. stdout has the path of
 const ESSENTIAL: &[&str] =
     &["model", "scheme", "format", "algorithm", "calib", "exclude", "overrides", "output", "dry_run", "overwrite"];
 
-/// What stands in for a scheme: a recipe, schemes for parts of the model, or the search for one.
+/// Options that take the place of a scheme: a recipe, schemes for parts of the model, or the search for one.
 const IN_PLACE_OF_SCHEME: [&str; 5] = ["recipe", "components", "layer_types", "towers", "auto"];
 
 /// The scheme, which need not be given with `--auto`.

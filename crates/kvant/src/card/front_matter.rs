@@ -71,7 +71,7 @@ impl SourceCard {
         short_text(key, &self.fields[key])
     }
 
-    /// The model that the source was quantized from, where its card says so: that is also the base of what is made of its codes.
+    /// The model that the source was quantized from, where its card says so: that is also the base of its conversions.
     pub fn quantized_from(&self) -> Option<String> {
         let is_quantized = self.fields["base_model_relation"] == "quantized";
         self.texts("base_model").into_iter().find(|name| is_quantized && is_hub_name(name))

@@ -89,7 +89,7 @@ impl CardSource {
         Ok((Some(CardSource { base_model, card, is_own, is_quantized }), note))
     }
 
-    /// Whether Kvant wrote the source's card, which then is not true of what is made of the source.
+    /// Whether Kvant wrote the source's card, which then does not describe its quantization.
     pub fn is_own(&self) -> bool {
         self.is_own
     }

@@ -116,7 +116,7 @@ impl<'a> Outputs<'a> {
         (self.file.is_some() || self.graph.is_some()) && self.job.sinks.checkpoints().is_empty()
     }
 
-    /// The source as the cards of the outputs tell of it, with a note where its own card is unusual; `None` where no output has a card.
+    /// The source as the cards of the outputs describe it, with a note where its own card is unusual; `None` where no output has a card.
     ///
     /// # Errors
     /// A card that cannot be read.

@@ -9,7 +9,7 @@ use super::{Context, PassError};
 use crate::graph::{self, Edit, STANDARD_DOMAIN, is, node};
 
 /// The opset that brought Gelu.
-pub(super) const OPSET: i64 = 20;
+const OPSET: i64 = 20;
 
 pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, PassError> {
     if graph::opset(model, STANDARD_DOMAIN).unwrap_or_default() < OPSET {
@@ -24,16 +24,6 @@ pub(super) fn run(model: &mut ModelProto, _: &Context<'_>) -> Result<usize, Pass
         edit.replace(last, vec![node("Gelu", output.name(), &[input], &[&output.output[0]])]);
     }
     Ok(edit.apply(graph))
-}
-
-/// Whether there is something to fuse, if the opset were high enough.
-pub(super) fn is_needed(model: &ModelProto) -> bool {
-    let Some(graph) = model.graph.as_ref() else { return false };
-    let mut erfs = graph.node.iter().filter(|node| is(node, "Erf")).peekable();
-    erfs.peek().is_some() && {
-        let pattern = Pattern::new(graph);
-        erfs.any(|erf| gelu(erf, &pattern).is_some())
-    }
 }
 
 /// The input, and the position of the last product, of the function around an Erf.

@@ -292,29 +292,13 @@ pub fn simplify(
     Ok(counts)
 }
 
-/// A fusion into an operator that a later opset brought.
-struct LaterOperator {
-    pass: &'static str,
-    opset: i64,
-    is_needed: fn(&ModelProto) -> bool,
-}
-
-/// The latest first.
-const LATER_OPERATORS: [LaterOperator; 2] = [
-    LaterOperator { pass: "gelu-fusion", opset: gelu_fusion::OPSET, is_needed: gelu_fusion::is_needed },
-    LaterOperator {
-        pass: "layer-norm-fusion",
-        opset: layer_norm_fusion::OPSET,
-        is_needed: layer_norm_fusion::is_needed,
-    },
-];
-
-/// The opsets, the highest first, each of which lets a selected pass fuse what the model has, and is at most `highest`.
-pub(crate) fn opsets_of_fusions(model: &ModelProto, selection: &Selection, highest: i64) -> Vec<i64> {
-    let Some(own) = opset(model, STANDARD_DOMAIN) else { return Vec::new() };
-    let is_selected = |name| selection.passes().any(|pass| pass.name == name);
-    let needed = LATER_OPERATORS.iter().filter(|later| own < later.opset && later.opset <= highest);
-    needed.filter(|later| is_selected(later.pass) && (later.is_needed)(model)).map(|later| later.opset).collect()
+/// The opset that fusions of a selection need, where the model has what they fuse and a lower one.
+///
+/// That is LayerNormalization alone: a spelled-out GELU takes as long in onnxruntime as one node does, and AMD Quark quantizes it node by node.
+pub(crate) fn opset_of_fusions(model: &ModelProto, selection: &Selection) -> Option<i64> {
+    let is_lower = opset(model, STANDARD_DOMAIN).is_some_and(|opset| opset < layer_norm_fusion::OPSET);
+    let is_selected = selection.passes().any(|pass| pass.name == "layer-norm-fusion");
+    (is_lower && is_selected && layer_norm_fusion::is_needed(model)).then_some(layer_norm_fusion::OPSET)
 }
 
 fn sort(model: &mut ModelProto) -> Result<(), PassError> {
@@ -326,7 +310,7 @@ fn sort(model: &mut ModelProto) -> Result<(), PassError> {
 mod tests {
     use super::*;
     use crate::graph::{check, node};
-    use crate::test_models::{floats, model};
+    use crate::test_models::{floats, model, typed};
 
     #[test]
     fn pass_names_are_unique_option_values() {
@@ -337,6 +321,25 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn fusions_ask_for_the_opset_of_their_operator_where_a_model_has_what_they_fuse() {
+        let made = |opset, nodes: Vec<_>, constants| {
+            let mut model = model(opset, nodes, constants, &[], &["y"]);
+            model.graph.as_mut().unwrap().input = vec![typed("x", &[2, 3])];
+            model
+        };
+        let normalized = |opset| {
+            let (nodes, constants) = layer_norm_fusion::tests::decomposed(&[-1], &[3]);
+            made(opset, nodes, constants)
+        };
+        let (all, without) = (Selection::default(), Selection::default().without("layer-norm-fusion").unwrap());
+        assert_eq!(opset_of_fusions(&normalized(12), &all), Some(17));
+        assert_eq!(opset_of_fusions(&normalized(12), &without), None);
+        assert_eq!(opset_of_fusions(&normalized(17), &all), None);
+        let other = made(12, vec![node("Sqrt", "s", &["x"], &["y"])], Vec::new());
+        assert_eq!(opset_of_fusions(&other, &all), None);
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn metrics_that_say_nothing_fail_before_anything_is_made() {
     for (metric, words) in [
         ("sh -c 'date +%N'", "for the same float graph"),
         ("sh -c 'echo missing >&2; exit 4'", "missing"),
-        ("echo accuracy", "is no number"),
+        ("echo accuracy", "is not a number"),
         ("/no/such/program", "cannot be started"),
         ("sh -c 'sleep 30'", "took more than 1 s"),
     ] {

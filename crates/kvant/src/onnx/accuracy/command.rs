@@ -45,7 +45,7 @@ impl MetricCommand {
     /// Runs the command on a graph and reads its number.
     ///
     /// # Errors
-    /// A command that cannot be started, fails, runs out of time or prints no number, and a user who asks to stop.
+    /// A command that cannot be started, fails, runs out of time or prints something else than a number, and a user who asks to stop.
     pub fn measure(&self, graph: &Path, cancel: &CancelToken) -> Result<f64, Error> {
         let words = self.words_for(graph);
         let mut command = Command::new(&words[0]);
@@ -117,7 +117,7 @@ impl MetricCommand {
 
     fn no_number(&self, graph: &Path, last: &str) -> Error {
         let found = if last.is_empty() { "nothing".to_owned() } else { format!("`{}`", printable(last)) };
-        let message = format!("the last line that ‹metric› prints on {} is no number: {found}", shown(graph));
+        let message = format!("the last line that ‹metric› prints on {} is not a number: {found}", shown(graph));
         let way = Remedy::text("let it print the number alone on the last line of stdout");
         Error::new(ErrorKind::Invalid, message).with_remedies(vec![way, self.by_hand()])
     }
@@ -201,9 +201,9 @@ mod tests {
         let failed = message("sh -c 'echo no data >&2; exit 3'");
         assert!(failed.contains("exit status: 3") && failed.contains("no data") && failed.contains("a b.onnx"));
         for (text, words) in [
-            ("sh -c 'echo top-1 0.5'", "is no number: `top-1 0.5`"),
-            ("sh -c 'echo nan'", "is no number: `nan`"),
-            ("true", "is no number: nothing"),
+            ("sh -c 'echo top-1 0.5'", "is not a number: `top-1 0.5`"),
+            ("sh -c 'echo nan'", "is not a number: `nan`"),
+            ("true", "is not a number: nothing"),
             ("/no/such/program", "cannot be started"),
         ] {
             assert!(message(text).contains(words), "{text}: {}", message(text));
