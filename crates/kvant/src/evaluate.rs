@@ -125,6 +125,13 @@ pub struct TextReport {
     pub changed: Vec<ChangedTexts>,
 }
 
+impl TextReport {
+    /// What a run has found, without the text's file and the texts of tokens.
+    fn new(found: TextEvaluation, run: TextRun) -> TextReport {
+        TextReport { found, run, data: None, changed: Vec::new() }
+    }
+}
+
 /// An encoder beside its reference, on texts, images or sounds.
 pub struct EncoderReport {
     /// How far it is from its reference.
@@ -288,12 +295,7 @@ impl Evaluation {
         }
         let work = || evaluate_documents(&decoder, reference.as_ref(), &ops, &data.documents, options, watch);
         let found = self.limits.pool()?.install(work)?;
-        Ok(EvaluationReport::Text(Box::new(TextReport {
-            found,
-            run: TextRun::Forward { activations },
-            data: None,
-            changed: Vec::new(),
-        })))
+        Ok(EvaluationReport::Text(Box::new(TextReport::new(found, TextRun::Forward { activations }))))
     }
 
     /// Windows of a length, as many as are to be taken.
@@ -399,12 +401,7 @@ impl Evaluation {
         let work = || evaluate_scored(&model, reference.as_ref(), &ops, &sequences, memory, watch);
         let found = self.limits.pool()?.install(work)?;
         let activations = model.quantized_activations();
-        Ok(EvaluationReport::Text(Box::new(TextReport {
-            found,
-            run: TextRun::Forward { activations },
-            data: None,
-            changed: Vec::new(),
-        })))
+        Ok(EvaluationReport::Text(Box::new(TextReport::new(found, TextRun::Forward { activations }))))
     }
 
     /// An encoder beside its reference, on the sequences of images or sounds that both were given.
@@ -507,6 +504,12 @@ impl Evaluation {
         self.compared(&read(&self.source.model)?, &read(reference)?, reporter)
     }
 
+    /// How the samples of graphs are read.
+    fn data_options(&self) -> Result<DataOptions, Error> {
+        let preprocessing = self.preprocess.as_deref().map(str::parse).transpose()?;
+        Ok(DataOptions { num_samples: self.num_samples, preprocessing, seed: 0, labels: self.labels.clone() })
+    }
+
     /// A quantized graph and its float graph on the data.
     fn compared(
         &self,
@@ -519,10 +522,8 @@ impl Evaluation {
         }
         let reference = widened(reference.clone()).map_err(QuantizeError::from)?;
         let source = of_path(&self.data);
-        let preprocessing = self.preprocess.as_deref().map(str::parse).transpose()?;
+        let options = self.data_options()?;
         let labels = self.labels.as_deref().map(|name| source.labels(name)).transpose()?;
-        let (num_samples, names) = (self.num_samples, self.labels.clone());
-        let options = DataOptions { num_samples, preprocessing, seed: 0, labels: names };
         let mut samples = source.open(&inputs(&reference.graph), &options)?;
         let runtime = self.limits.runtime();
         let all = samples.len() as u64;
@@ -539,7 +540,7 @@ impl Evaluation {
 /// Runs the graph of a decoder on text.
 fn run_graph(prepared: &PreparedText, limits: &Limits, reporter: &Reporter<'_>) -> Result<TextReport, Error> {
     let TextResult { found, engine } = prepared.run(limits, reporter)?;
-    Ok(TextReport { found, run: TextRun::Engine(engine), data: None, changed: Vec::new() })
+    Ok(TextReport::new(found, TextRun::Engine(engine)))
 }
 
 fn note_long_windows(window: usize, longest: Option<usize>, reporter: &Reporter<'_>) {

@@ -34,13 +34,13 @@ const PATH: &str = "PATH";
 /// What a card says of how a model was made.
 #[derive(Clone, Copy)]
 pub(crate) enum Made<'a> {
-    /// Quantized by a job: the recipe and the record of the calibration are those of the checkpoint that all outputs are made of.
+    /// Quantized by a job. Recipe and calibration record are those of the first checkpoint, which all other outputs are converted from.
     Quantized { job: &'a Job, recipe: &'a Value, record: Option<&'a Value> },
     /// Converted from a checkpoint that was quantized before.
     Converted,
 }
 
-/// The source of a model, as its card tells of it.
+/// What a model card says of the model's source.
 #[derive(Clone, Debug)]
 pub(crate) struct CardSource {
     /// Its name on the Hub, if it is known.
@@ -315,7 +315,7 @@ fn bits_tag(bits: u32) -> String {
     format!("{bits}-bit")
 }
 
-/// Whether a tag tells of a quantization.
+/// Whether a tag names a quantization.
 fn is_tag_of_quantization(tag: &str) -> bool {
     let is_method =
         FormatHandle::all().iter().any(|format| [format.name(), format.capabilities().method].contains(&tag));

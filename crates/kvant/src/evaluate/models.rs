@@ -251,7 +251,7 @@ fn texts(
     }
     let mut of_checkpoints = of_checkpoints.into_iter().zip(&decoders).map(|(found, decoder)| {
         let run = TextRun::Forward { activations: decoder.quantized_activations() };
-        TextReport { found, run, data: None, changed: Vec::new() }
+        TextReport::new(found, run)
     });
     let mut of_graphs = prepared.iter();
     let report = |model: &&Path| {

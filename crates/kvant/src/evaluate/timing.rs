@@ -88,10 +88,7 @@ fn measured(evaluation: &Evaluation, reporter: &Reporter<'_>) -> Result<Timing, 
 fn samples(evaluation: &Evaluation, graph: &ModelProto, reporter: &Reporter<'_>) -> Result<Samples, Error> {
     let inputs = inputs(&graph.graph);
     if evaluation.has_data() {
-        let preprocessing = evaluation.preprocess.as_deref().map(str::parse).transpose()?;
-        let (num_samples, labels) = (evaluation.num_samples, evaluation.labels.clone());
-        let options = DataOptions { num_samples, preprocessing, seed: 0, labels };
-        return Ok(of_path(&evaluation.data).open(&inputs, &options)?);
+        return Ok(of_path(&evaluation.data).open(&inputs, &evaluation.data_options()?)?);
     }
     let open: Vec<&Input> = inputs.iter().filter(|input| has_open_axis(input)).collect();
     if !open.is_empty() {

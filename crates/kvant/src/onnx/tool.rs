@@ -200,7 +200,9 @@ impl GraphEdit {
         let spill = Some(spill);
         Ok(match &self.tool {
             GraphTool::Simplify { enable, disable } => {
-                let selection = selection(enable, disable)?;
+                let mut selection = Selection::default();
+                let usage = |error: PassError| Error { kind: ErrorKind::Usage, ..error.into() };
+                selection.change(enable, disable).map_err(usage)?;
                 let counts = simplify(model, &selection, &Context { spill, ..Context::default() })?;
                 let counts: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
                 let words: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -257,17 +259,6 @@ impl GraphEdit {
             GraphTool::ToBfloat16 => narrowed(model, FloatType::BFloat16, spill, reporter)?,
         })
     }
-}
-
-/// The passes that run: the default ones with changes.
-fn selection(enable: &[String], disable: &[String]) -> Result<Selection, Error> {
-    let mut selection = Selection::default();
-    let named = enable.iter().map(|name| (name, true)).chain(disable.iter().map(|name| (name, false)));
-    for (name, is_enabled) in named {
-        let usage = |error: PassError| Error { kind: ErrorKind::Usage, ..error.into() };
-        selection.set(name, is_enabled).map_err(usage)?;
-    }
-    Ok(selection)
 }
 
 /// Converts a graph to 16-bit floats, and warns of values that do not survive it.

@@ -1,7 +1,7 @@
 //! What a page shows of ONNX graphs, quantized and evaluated.
 
 use super::chart::Bars;
-use super::{Object, Part, number, percent, table};
+use super::{Object, Part, known_facts, number, percent, table};
 use crate::text::size;
 
 /// Bars of the tensors that differ most.
@@ -26,9 +26,7 @@ pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
         ("algorithms", report.texts("algorithms").join(", ")),
         ("engine", object.text("engine").to_owned()),
     ];
-    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
-    let mut parts =
-        vec![Part::Figures(figures), Part::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect())];
+    let mut parts = vec![Part::Figures(figures), known_facts(facts)];
     parts.extend(attempts(&object.object("accuracy")));
     parts.extend(closeness("Outputs", outputs));
     parts.extend(closeness("Tensors that differ most", quality.objects("worst_tensors").collect()));
@@ -110,8 +108,7 @@ fn attempts(accuracy: &Object<'_>) -> Vec<Part> {
         ("largest drop allowed", accuracy.number("max_drop").map(|value| number(Some(value))).unwrap_or_default()),
         ("samples", accuracy.count("samples").map(|count| count.to_string()).unwrap_or_default()),
     ];
-    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value));
-    vec![Part::Heading("Recipes that were tried".to_owned()), Part::Facts(facts.collect()), Part::Table(all)]
+    vec![Part::Heading("Recipes that were tried".to_owned()), known_facts(facts), Part::Table(all)]
 }
 
 /// How long an inference takes.
@@ -136,8 +133,7 @@ fn times(time: &Object<'_>) -> Vec<Part> {
             time.number("ratio").map(|ratio| number(Some(ratio))).unwrap_or_default(),
         ),
     ];
-    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value));
-    vec![Part::Heading("Time of an inference".to_owned()), Part::Facts(facts.collect()), Part::Table(all)]
+    vec![Part::Heading("Time of an inference".to_owned()), known_facts(facts), Part::Table(all)]
 }
 
 /// How close tensors are to those of the float graph, the furthest first.

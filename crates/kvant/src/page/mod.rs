@@ -278,6 +278,12 @@ fn with_error(value: Option<f64>, error: Option<f64>) -> String {
     }
 }
 
+/// Those of facts that have a value.
+fn known_facts<'n>(facts: impl IntoIterator<Item = (&'n str, String)>) -> Part {
+    let known = facts.into_iter().filter(|(_, value)| !value.is_empty());
+    Part::Facts(known.map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
 /// A table whose first columns are text.
 fn table(texts: &[&str], numbers: &[&str]) -> Table {
     let texts = texts.iter().map(|title| (*title, Align::Left));

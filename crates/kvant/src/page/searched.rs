@@ -1,7 +1,7 @@
 //! What a page shows of searches: mixes for checkpoints and GGUF files, and sensitivities of graphs.
 
 use super::chart::{Bars, Point, Points, Series};
-use super::{Object, Part, number, percent, table, with_error};
+use super::{Object, Part, known_facts, number, percent, table, with_error};
 use crate::text::size;
 
 /// Bars of the most sensitive groups or layers.
@@ -27,8 +27,7 @@ pub(super) fn mixes(object: &Object<'_>) -> Vec<Part> {
         ("groups were", object.text("method").to_owned()),
         ("tokens", number_of(object.count("tokens"))),
     ];
-    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
-    parts.push(Part::Facts(facts.map(|(name, value)| (name.to_owned(), value)).collect()));
+    parts.push(known_facts(facts));
     parts.extend([
         Part::Heading("Size and divergence".to_owned()),
         Part::Points(front(object)),

@@ -6,7 +6,7 @@ use kvant_container::onnx::ModelProto;
 
 use super::pairs::outputs;
 use super::recast::Recast;
-use super::{EvaluationError, QUANTIZED, REFERENCE, in_f32, open};
+use super::{EvaluationError, QUANTIZED, REFERENCE, in_f32, open, refuse_few_labels};
 use crate::data::{Array, Samples};
 use crate::fake_quantization::{Quantizer, is_native};
 use crate::runtime::{self, RuntimeOptions, Session};
@@ -50,24 +50,23 @@ impl TopClasses {
         let failed = |error| EvaluationError::Runtime { which: REFERENCE, error };
         let names: Vec<String> = reference.graph.output.iter().map(|value| value.name().to_owned()).collect();
         let mut session = runtime::open(&reference, &names, options).map_err(failed)?;
-        let mut ranks: Vec<Option<usize>> = vec![None; names.len()];
+        let mut shapes: Vec<Vec<usize>> = vec![Vec::new(); names.len()];
         let run = session.run(&samples.sample(0)?, &names, &mut |name, array| {
             let at = names.iter().position(|known| known == name);
-            let rank = in_f32(array).and_then(|floats| Rows::of(floats.shape())).map(|_| array.shape().len());
-            at.into_iter().for_each(|at| ranks[at] = rank);
+            let is_known = in_f32(array).is_some_and(|floats| Rows::of(floats.shape()).is_some());
+            at.filter(|_| is_known).into_iter().for_each(|at| shapes[at] = array.shape().to_vec());
             ControlFlow::Continue(())
         });
         run.map_err(failed)?;
-        let best = (0..names.len()).filter(|&at| ranks[at].is_some()).min_by_key(|&at| (ranks[at], at));
-        let at = best.filter(|&at| labels.is_none() || ranks[at] == Some(2));
-        let output = at.map(|at| names[at].clone()).ok_or(EvaluationError::NoClasses { labelled: labels.is_some() })?;
+        let best = (0..names.len()).filter(|&at| !shapes[at].is_empty()).min_by_key(|&at| (shapes[at].len(), at));
+        let at = best.filter(|&at| labels.is_none() || shapes[at].len() == 2);
+        let at = at.ok_or(EvaluationError::NoClasses { labelled: labels.is_some() })?;
+        let (output, shape) = (names[at].clone(), &shapes[at]);
         let mut found = Self { reference, output: output.clone(), classes: Vec::new(), labels };
-        let mut count = 0;
         for number in 0..samples.len() {
             let mut classes = Vec::new();
             let run = session.run(&samples.sample(number)?, std::slice::from_ref(&output), &mut |_, array| {
                 classes = in_f32(array).map(|floats| likeliest(&floats)).unwrap_or_default();
-                count = array.shape().last().copied().unwrap_or_default();
                 ControlFlow::Continue(())
             });
             run.map_err(failed)?;
@@ -77,14 +76,13 @@ impl TopClasses {
             }
         }
         let rows = found.rows();
-        let is_class = |label: &i64| usize::try_from(*label).is_ok_and(|label| label < count);
+        let classes = shape.last().copied().unwrap_or_default();
+        let is_class = |label: &i64| usize::try_from(*label).is_ok_and(|label| label < classes);
         if let Some(label) = found.labels.iter().flatten().take(rows).find(|label| !is_class(label)) {
-            return Err(EvaluationError::LabelOutside { label: *label, classes: count, output });
+            return Err(EvaluationError::LabelOutside { label: *label, classes, output });
         }
-        match &found.labels {
-            Some(labels) if labels.len() < rows => Err(EvaluationError::Labels { labels: labels.len(), samples: rows }),
-            _ => Ok(found),
-        }
+        refuse_few_labels(found.labels.as_ref().map(Vec::len), rows)?;
+        Ok(found)
     }
 
     /// Rows of all samples.

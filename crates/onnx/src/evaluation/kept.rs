@@ -7,7 +7,7 @@ use kvant_container::onnx::ModelProto;
 
 use super::classes::Classes;
 use super::statistics::Statistics;
-use super::{EvaluationError, QUANTIZED, REFERENCE, in_f32, of_classes, open};
+use super::{EvaluationError, QUANTIZED, REFERENCE, in_f32, of_classes, open, refuse_few_labels};
 use crate::data::{Array, Samples};
 use crate::fake_quantization::{Quantizer, is_native};
 use crate::runtime::{self, RuntimeOptions, Session};
@@ -147,9 +147,7 @@ impl KeptMeasurement {
     }
 
     fn quality(&self, labels: Option<usize>) -> Result<Quality, EvaluationError> {
-        if let Some(labels) = labels.filter(|&labels| labels < self.rows) {
-            return Err(EvaluationError::Labels { labels, samples: self.rows });
-        }
+        refuse_few_labels(labels, self.rows)?;
         let known = |sqnr: f64| if sqnr.is_nan() { f64::NEG_INFINITY } else { sqnr };
         let each = self.statistics.values().map(|statistics| known(statistics.sqnr_db()));
         let sqnr_db = each.fold(f64::INFINITY, f64::min);

@@ -246,9 +246,7 @@ impl Comparison {
     }
 
     fn report(mut self, samples: usize, labels: Option<&[i64]>) -> Result<Report, EvaluationError> {
-        if let Some(labels) = labels.filter(|labels| labels.len() < self.rows) {
-            return Err(EvaluationError::Labels { labels: labels.len(), samples: self.rows });
-        }
+        refuse_few_labels(labels.map(<[i64]>::len), self.rows)?;
         let tensors = self.pairs.split_off(self.outputs);
         let engines = (self.reference.name(), self.quantized.name());
         let optimized = self.optimized.map(Optimized::finish).transpose();
@@ -275,6 +273,14 @@ fn is_float(data_type: DataType) -> bool {
 fn in_f32<'a>(array: &'a Array<'_>) -> Option<Array<'a>> {
     let float = array.data_type() != DataType::UNDEFINED && is_float(array.data_type());
     float.then(|| array.view().cast(DataType::FLOAT)).flatten()
+}
+
+/// Refuses fewer labels than rows, if there are labels.
+fn refuse_few_labels(labels: Option<usize>, rows: usize) -> Result<(), EvaluationError> {
+    match labels.filter(|&labels| labels < rows) {
+        Some(labels) => Err(EvaluationError::Labels { labels, samples: rows }),
+        None => Ok(()),
+    }
 }
 
 /// Returns whether an output has rows of classes.

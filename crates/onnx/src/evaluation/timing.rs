@@ -68,7 +68,7 @@ impl Timing {
     }
 }
 
-/// Measures a model on samples of its reference, or of its own where it has none. Samples take turns too. `options` name the library
+/// Measures a model on samples of its reference, or on samples of the model where there is no reference. Samples take turns too. `options` name the library
 /// and the threads, one where they name none; the engine is always ONNX Runtime. `progress` is told the rounds done and all that there
 /// will be, and may end the measurement.
 ///

@@ -149,16 +149,20 @@ fn behind(norm: &Norm, node: &NodeProto, index: &Index, graph: &GraphProto) -> O
     if weight.data_type != norm.factor.data_type || weight.shape.get(axis)?.checked_mul(group)? != channels {
         return None;
     }
-    let factor = &norm.factor.values;
-    let weight = match group {
-        1 => weight.scaled(axis, |channel| factor[channel]),
-        _ => grouped(&weight, group, factor)?,
-    };
+    let weight = scaled_outputs(&weight, (axis, group), &norm.factor.values)?;
     Some((position, Fused { node: producer.clone(), weight, bias: norm.of_bias(&bias) }))
 }
 
+/// A weight times a factor for each output channel. These are along an axis, once for each group: what [`output_axis`] gives.
+pub(super) fn scaled_outputs(weight: &Floats, (axis, group): (usize, usize), factor: &[f64]) -> Option<Floats> {
+    match group {
+        1 => Some(weight.scaled(axis, |channel| factor[channel])),
+        _ => grouped(weight, group, factor),
+    }
+}
+
 /// The weight of a grouped ConvTranspose is `[inputs, outputs of a group, ...]`: inputs of a group follow each other.
-pub(super) fn grouped(weight: &Floats, group: usize, factor: &[f64]) -> Option<Floats> {
+fn grouped(weight: &Floats, group: usize, factor: &[f64]) -> Option<Floats> {
     let (inputs, outputs) = (weight.shape[0], weight.shape[1]);
     let inner: usize = weight.shape[2..].iter().product();
     let each = inputs.checked_div(group).filter(|each| each * group == inputs)?;

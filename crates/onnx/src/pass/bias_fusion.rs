@@ -75,7 +75,7 @@ fn channels(node: &NodeProto, graph: &GraphProto, index: &Index, types: &Types) 
 }
 
 /// A constant as one number for each channel, if that is how it broadcasts.
-fn for_channels(constant: Floats, channels: usize, rank: usize, axis: usize) -> Option<Floats> {
+pub(super) fn for_channels(constant: Floats, channels: usize, rank: usize, axis: usize) -> Option<Floats> {
     let own = constant.shape.len();
     let along = |(i, &d): (usize, &usize)| d == 1 || (i + rank == axis + own && d == channels);
     if own > rank.max(constant.values.len()) || own > rank || !constant.shape.iter().enumerate().all(along) {

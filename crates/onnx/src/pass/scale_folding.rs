@@ -11,7 +11,8 @@
 
 use kvant_container::onnx::{GraphProto, ModelProto, NodeProto};
 
-use super::batch_norm_folding::{grouped, output_axis};
+use super::batch_norm_folding::{output_axis, scaled_outputs};
+use super::bias_fusion::for_channels;
 use super::pattern::other;
 use super::weights::Floats;
 use super::{Context, PassError};
@@ -70,16 +71,33 @@ impl<'g> Scale<'g> {
     }
 }
 
-/// Nodes that others replace, with new constants: a node that has none of its own goes.
+/// A change of a graph.
 struct Rewrite {
+    /// Nodes by position; without a node, the one there goes.
     replaced: Vec<(usize, Option<NodeProto>)>,
-    /// By the position of the node that reads it, its input, and the end of the constant's name.
-    constants: Vec<(usize, usize, &'static str, Floats)>,
+    constants: Vec<NewConstant>,
+}
+
+/// A constant for a node that is replaced.
+struct NewConstant {
+    /// The position of the node.
+    node: usize,
+    /// The input that it becomes.
+    input: usize,
+    /// The end of its name, which begins with that of the node's output.
+    suffix: &'static str,
+    values: Floats,
 }
 
 impl Rewrite {
     fn positions(&self) -> Vec<usize> {
         self.replaced.iter().map(|(position, _)| *position).collect()
+    }
+
+    /// Itself, unless a new constant would not be finite in its type.
+    fn finite(self) -> Option<Self> {
+        let all = self.constants.iter().flat_map(|constant| &constant.values.values);
+        all.copied().all(f64::is_finite).then_some(self)
     }
 
     fn make(self, graph: &GraphProto, edit: &mut Edit, context: &Context<'_>) -> Result<(), PassError> {
@@ -89,10 +107,10 @@ impl Rewrite {
                 edit.remove(position);
                 continue;
             };
-            for (_, input, suffix, values) in constants.extract_if(.., |(of, ..)| *of == position) {
-                let name = edit.fresh(graph, &format!("{}_{suffix}", replacement.output[0]));
-                values.into_tensor(&name, context)?.into_iter().for_each(|tensor| edit.add(tensor));
-                replacement.input[input] = name;
+            for constant in constants.extract_if(.., |constant| constant.node == position) {
+                let name = edit.fresh(graph, &format!("{}_{}", replacement.output[0], constant.suffix));
+                constant.values.into_tensor(&name, context)?.into_iter().for_each(|tensor| edit.add(tensor));
+                replacement.input[constant.input] = name;
             }
             edit.replace(position, vec![replacement]);
         }
@@ -113,22 +131,21 @@ impl<'g> Place<'g> {
         self.index.only_consumer(scale.input)?;
         let layer = &self.graph.node[producer];
         let weight = self.own_weight(layer)?;
-        let (axis, group) = output_axis(layer)?;
+        let place @ (axis, group) = output_axis(layer)?;
         let channels = weight.shape.get(axis)?.checked_mul(group)?;
-        let rank = if is(layer, "Conv") || is(layer, "ConvTranspose") { weight.shape.len() } else { 0 };
-        let factors = for_channels(&scale.factor, channels, rank)?;
+        // Channels are the second of a convolution's axes. A constant for a Gemm is a vector.
+        let (rank, channel_axis) = if is(layer, "Gemm") { (1, 0) } else { (weight.shape.len(), 1) };
+        let factor = for_channels(scale.factor.clone(), channels, rank, channel_axis)?;
         let bias = match positional_input(layer, 2) {
             Some(name) => Some(Floats::of(self.index, self.graph, name).filter(|bias| bias.shape == [channels])?),
             None => None,
         };
-        let weight = match group {
-            1 => weight.scaled(axis, |channel| factors[channel]),
-            _ => grouped(&weight, group, &factors)?,
-        };
+        let weight = scaled_outputs(&weight, place, &factor.values)?;
         let mut node = layer.clone();
         node.output = vec![scale.output.to_owned()];
-        let mut constants = vec![(scale.position, 1, "weight", weight)];
-        constants.extend(bias.map(|bias| (scale.position, 2, "bias", bias.scaled(0, |channel| factors[channel]))));
+        let constant = |input, suffix, values| NewConstant { node: scale.position, input, suffix, values };
+        let bias = bias.map(|bias| constant(2, "bias", bias.scaled(0, |channel| factor.values[channel])));
+        let constants = std::iter::once(constant(1, "weight", weight)).chain(bias).collect();
         Rewrite { replaced: vec![(producer, None), (scale.position, Some(node))], constants }.finite()
     }
 
@@ -141,7 +158,8 @@ impl<'g> Place<'g> {
             let weight = self.weight_for(&layer, scale.output)?.map(|weight| weight * number);
             layer.input[0] = scale.input.to_owned();
             let replaced = vec![(scale.position, None), (next, Some(layer))];
-            return Rewrite { replaced, constants: vec![(next, 1, "weight", weight)] }.finite();
+            let weight = NewConstant { node: next, input: 1, suffix: "weight", values: weight };
+            return Rewrite { replaced, constants: vec![weight] }.finite();
         }
         let added = Floats::of(self.index, self.graph, other(sum, scale.output)?)?.map(|added| added / number);
         let sum_output = sum.output.first()?;
@@ -150,18 +168,22 @@ impl<'g> Place<'g> {
         let weight = self.weight_for(&layer, sum_output)?.map(|weight| weight * number);
         let sum = node("Add", sum.name(), &[scale.input, ""], &[sum_output]);
         let replaced = vec![(scale.position, None), (next, Some(sum)), (last, Some(layer))];
-        Rewrite { replaced, constants: vec![(next, 1, "added", added), (last, 1, "weight", weight)] }.finite()
+        let constants = vec![
+            NewConstant { node: next, input: 1, suffix: "added", values: added },
+            NewConstant { node: last, input: 1, suffix: "weight", values: weight },
+        ];
+        Rewrite { replaced, constants }.finite()
     }
 
     /// Whether a tensor is `x (1 + erf(...))`, or the same with tanh.
     fn is_gelu(self, tensor: &str) -> bool {
-        let maker = |tensor: &str| Some(&self.graph.node[self.index.producer(tensor)?]);
-        let is_of = |tensor: &str, operators: &[&str]| {
-            maker(tensor).filter(|node| operators.iter().any(|operator| is(node, operator)))
+        let made_by = |tensor: &str, operators: &[&str]| {
+            let maker = &self.graph.node[self.index.producer(tensor)?];
+            operators.iter().any(|operator| is(maker, operator)).then_some(maker)
         };
-        let is_curve = |sum: &NodeProto| sum.input.iter().any(|input| is_of(input, &["Erf", "Tanh"]).is_some());
-        let product = is_of(tensor, &["Mul"]);
-        product.is_some_and(|product| product.input.iter().any(|input| is_of(input, &["Add"]).is_some_and(is_curve)))
+        let is_curve = |sum: &NodeProto| sum.input.iter().any(|input| made_by(input, &["Erf", "Tanh"]).is_some());
+        let product = made_by(tensor, &["Mul"]);
+        product.is_some_and(|product| product.input.iter().any(|input| made_by(input, &["Add"]).is_some_and(is_curve)))
     }
 
     fn merged(self, scale: &Scale<'g>) -> Option<Rewrite> {
@@ -172,10 +194,7 @@ impl<'g> Place<'g> {
             (_, Some(number)) => first.factor.map(|factor| factor * number),
             _ => return None,
         };
-        let own = &self.graph.node[scale.position];
-        let product = node("Mul", own.name(), &[first.input, ""], &[scale.output]);
-        let replaced = vec![(first.position, None), (scale.position, Some(product))];
-        Rewrite { replaced, constants: vec![(scale.position, 1, "factor", factor)] }.finite()
+        self.product(scale, first.input, factor, vec![(first.position, None)])
     }
 
     /// The Div of `x * Clip(x + 3, 0, 6) / 6` as a product.
@@ -186,9 +205,21 @@ impl<'g> Place<'g> {
         if !is(product, "Mul") || !product.input.iter().any(is_clip) {
             return None;
         }
-        let product = node("Mul", own.name(), &[scale.input, ""], &[scale.output]);
-        let constants = vec![(scale.position, 1, "factor", scale.factor.clone())];
-        Rewrite { replaced: vec![(scale.position, Some(product))], constants }.finite()
+        self.product(scale, scale.input, scale.factor.clone(), Vec::new())
+    }
+
+    /// A Mul of a tensor and a factor in place of a scale, and what else is replaced.
+    fn product(
+        self,
+        scale: &Scale<'g>,
+        input: &str,
+        factor: Floats,
+        mut replaced: Vec<(usize, Option<NodeProto>)>,
+    ) -> Option<Rewrite> {
+        let name = self.graph.node[scale.position].name();
+        replaced.push((scale.position, Some(node("Mul", name, &[input, ""], &[scale.output]))));
+        let factor = NewConstant { node: scale.position, input: 1, suffix: "factor", values: factor };
+        Rewrite { replaced, constants: vec![factor] }.finite()
     }
 
     /// The constant weight that only this node reads.
@@ -207,27 +238,6 @@ impl<'g> Place<'g> {
         (reads_once && is_plain && layer.input.first().is_some_and(|first| first == data)).then_some(())?;
         self.own_weight(layer)
     }
-}
-
-impl Rewrite {
-    /// Itself, unless a new constant would not be finite in its type.
-    fn finite(self) -> Option<Self> {
-        let is_finite = self.constants.iter().all(|(.., values)| values.values.iter().all(|value| value.is_finite()));
-        is_finite.then_some(self)
-    }
-}
-
-/// A constant as one factor for each channel of the second axis, of the last one where the rank is not known.
-fn for_channels(factor: &Floats, channels: usize, rank: usize) -> Option<Vec<f64>> {
-    if factor.values.len() == 1 && factor.shape.len() <= rank.max(1) {
-        return Some(vec![factor.values[0]; channels]);
-    }
-    let own = factor.shape.len();
-    let axis = if rank == 0 { own.checked_sub(1)? } else { (own + 1).checked_sub(rank)? };
-    let alone = factor.shape.iter().enumerate().all(|(i, &dim)| dim == 1 || i == axis);
-    // More axes than the data have would broadcast them.
-    let fits = if rank == 0 { own == 1 } else { own <= rank };
-    (alone && fits && factor.shape.get(axis) == Some(&channels)).then(|| factor.values.clone())
 }
 
 #[cfg(test)]

@@ -28,6 +28,12 @@ impl Selection {
         Ok(())
     }
 
+    /// Switches passes on and off. Errors: a name that no pass has.
+    pub fn change(&mut self, enabled: &[String], disabled: &[String]) -> Result<(), PassError> {
+        enabled.iter().try_for_each(|name| self.set(name, true))?;
+        disabled.iter().try_for_each(|name| self.set(name, false))
+    }
+
     /// The same with a pass switched on.
     pub fn with(mut self, name: &str) -> Result<Self, PassError> {
         self.set(name, true)?;

@@ -140,7 +140,7 @@ pub(crate) fn engine(
     Loaded::new(model, wanted, options)?.open()
 }
 
-/// A model in ONNX Runtime as a program opens it that runs nothing else, with so many threads of its own, one where none are named.
+/// Opens a model in ONNX Runtime as a program does that runs nothing else. The session has its own threads, one where `options` name none.
 ///
 /// # Errors
 /// The library is not there, or refuses the model.

@@ -68,8 +68,8 @@ impl OrtModel {
     }
 }
 
-/// Opens a model as a program does that runs nothing else: with all graph optimizations, weights in the order of kernels, and threads
-/// of its own.
+/// Opens a model as a program does that runs nothing else: with all graph optimizations, weights in the order of kernels, and its
+/// own threads.
 pub(super) fn open_alone(model: &ModelProto, options: &RuntimeOptions) -> Result<OrtEngine, RuntimeError> {
     let runtime = load(options.library.as_deref(), options.threads)?;
     let file = Arc::new(ModelFile::new(model.clone(), options.scratch.as_deref())?);

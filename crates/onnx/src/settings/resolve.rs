@@ -108,9 +108,7 @@ impl Settings {
 
     fn passes(&self, recipe: &Recipe) -> Result<pass::Selection, SettingsError> {
         let mut selection = recipe.passes();
-        for (names, on) in [(&self.enable_pass, true), (&self.disable_pass, false)] {
-            names.iter().try_for_each(|name| selection.set(name, on))?;
-        }
+        selection.change(&self.enable_pass, &self.disable_pass)?;
         Ok(selection)
     }
 }

@@ -2,10 +2,10 @@
 
 use kvant_container::onnx::ModelProto;
 
-use super::ToolError;
+use super::{ToolError, inlined};
 use crate::graph::check::{LEAST_OPSET, MOST_OPSET};
 use crate::graph::{STANDARD_DOMAIN, opset};
-use crate::pass::{Context, Pass, upgrade_opset};
+use crate::pass::upgrade_opset;
 
 /// Raises the version of the standard operators to `to`; functions of the model's own become their nodes before. Returns the version that the
 /// model had. A model that has the version already stays as it is.
@@ -22,8 +22,7 @@ pub fn convert_opset(model: &mut ModelProto, to: i64) -> Result<i64, ToolError> 
         return Err(ToolError::LowerOpset { from, to });
     }
     if to > from {
-        let mut made = model.clone();
-        Pass::named("function-inlining")?.run(&mut made, &Context::default())?;
+        let mut made = inlined(model)?;
         upgrade_opset(&mut made, to)?;
         *model = made;
     }

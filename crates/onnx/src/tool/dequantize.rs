@@ -10,7 +10,7 @@ use kvant_container::onnx::{
     data_type_name, keep, tensor, tensor_bytes,
 };
 
-use super::ToolError;
+use super::{ToolError, inlined};
 use crate::data::{Array, Values, each_type};
 use crate::fake_quantization::Quantizer;
 use crate::graph::{
@@ -19,7 +19,6 @@ use crate::graph::{
 };
 use crate::kernel::linear::constant;
 use crate::kernel::{KernelError, NBits};
-use crate::pass::{Context, Pass};
 use limits::Limits;
 
 /// The results of [`dequantize`].
@@ -47,8 +46,7 @@ const QUANTIZING_DOMAINS: &[&str] = &["com.amd.quark", "com.microsoft", "com.vai
 /// # Errors
 /// [`ToolError::NotDequantized`] for a node that computes with codes, such as QLinearConv, and for codes of a type that has no kernel here.
 pub fn dequantize(model: &mut ModelProto, spill: Option<&Spill>) -> Result<Dequantized, ToolError> {
-    let mut made = model.clone();
-    Pass::named("function-inlining")?.run(&mut made, &Context::default())?;
+    let mut made = inlined(model)?;
     refuse_integer_operators(&made.graph)?;
     let names = Names::of(&made.graph);
     let opset = opset(&made, STANDARD_DOMAIN).unwrap_or(1);

@@ -22,3 +22,14 @@ pub use fix_shapes::{FixedDim, FixedShape, FixedShapes, fix_shapes};
 pub use listing::{ListedNode, ListedTensor, QuantizedTensor, nodes, quantized_tensors};
 pub use rename_domain::{RenamedDomain, rename_domain};
 pub use to_float::to_float;
+
+use kvant_container::onnx::ModelProto;
+
+use crate::pass::{Context, Pass};
+
+/// A copy of a model with its own functions as nodes.
+fn inlined(model: &ModelProto) -> Result<ModelProto, ToolError> {
+    let mut made = model.clone();
+    Pass::named("function-inlining")?.run(&mut made, &Context::default())?;
+    Ok(made)
+}

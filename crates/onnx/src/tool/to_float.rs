@@ -2,9 +2,8 @@
 
 use kvant_container::onnx::{ModelProto, Spill};
 
-use super::ToolError;
+use super::{ToolError, inlined};
 use crate::graph::NodeNames;
-use crate::pass::{Context, Pass};
 use crate::recipe::{FloatType, Selection};
 use crate::writing::float16::{self, Converted};
 use crate::writing::lift_constants;
@@ -15,9 +14,8 @@ use crate::writing::lift_constants;
 /// # Errors
 /// A node that must stay in float32 and whose tensors' types are not known.
 pub fn to_float(model: &mut ModelProto, to: FloatType, spill: Option<&Spill>) -> Result<Converted, ToolError> {
-    let mut made = model.clone();
-    let names = NodeNames::of(&made.graph);
-    Pass::named("function-inlining")?.run(&mut made, &Context::default())?;
+    let names = NodeNames::of(&model.graph);
+    let mut made = inlined(model)?;
     lift_constants(&mut made);
     let converted = float16::write(&mut made, to, &Selection::default(), spill)?;
     if let Some(graph) = made.graph.as_mut() {

@@ -141,7 +141,7 @@ fn end(child: &mut Child) {
     _ = child.wait();
 }
 
-/// Reads a pipe to its end, on a thread of its own: a command whose pipe is full waits.
+/// Reads a pipe to its end on another thread, because a command whose pipe is full waits.
 fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (send, receive) = channel();
     let work = move || {
@@ -224,7 +224,8 @@ mod tests {
         assert!(error.message.contains("more than 1 s") && begun.elapsed() < Duration::from_millis(2500), "{error}");
         let cancelled = CancelToken::new();
         cancelled.cancel();
-        let error = command("sleep 60", None).measure(Path::new("g.onnx"), &cancelled).unwrap_err();
+        // The path is appended, which `sleep` would refuse.
+        let error = command("sh -c 'sleep 60'", None).measure(Path::new("g.onnx"), &cancelled).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Interrupted);
         thread::sleep(Duration::from_millis(2500));
         assert!(!late.exists(), "its child was ended too");

@@ -66,7 +66,7 @@ pub fn check(job: &Job) -> Result<(), Error> {
         let idle = [(quality.labels.is_some(), "‹labels›"), (quality.eval.is_some(), "‹eval›")];
         return match first_given(&idle) {
             Some(setting) => {
-                let way = Remedy::text("leave one of them out: the command measures on data of its own");
+                let way = Remedy::text("leave one of them out: the command chooses its own data");
                 refused(format!("‹metric› and {setting} exclude each other"), vec![way])
             }
             None => Ok(()),

@@ -59,7 +59,7 @@ struct Search<'a, 'e> {
 
 impl Search<'_, '_> {
     /// The recipe, then additions to the best one so far, then wider types for the best of those that are not trained: many mixes of types
-    /// are made, and each would be trained anew.
+    /// are tried, and each would have to be trained again.
     fn with_additions(&mut self, base: &Candidate) -> Result<Option<Made>, Error> {
         if let Some(made) = self.attempt(base)? {
             return Ok(Some(made));
