@@ -25,7 +25,8 @@ UNREAD = WITHOUT | UNLOADABLE | {"gpt_oss_rounded", "jamba_twice", "llama4_inter
 UNREAD |= {"cohere2_moe", "cohere2_moe_sigmoid", "dbrx", "deepseek_v32_published", "exaone_moe", "falcon_mamba_twice", "gemma3n_published", "gemma4", "gemma4_layer_inputs",
            "gemma4_moe", "gemma4_shared", "glm", "glm_moe_dsa_published", "gpt_bigcode", "gpt_bigcode_heads", "hy_v3", "laguna_elements_behind", "laguna_heads",
            "mamba_twice"}  # fmt: skip
-UNREAD |= {"bailing_hybrid", "bailing_hybrid_dense", "deepseek_v4_published", "deepseek_v4_yarn_published", "kimi_linear_grouped", "kimi_linear_heads", "minimax_one_factor"}
+UNREAD |= {"bailing_hybrid", "bailing_hybrid_dense", "deepseek_v4_published", "deepseek_v4_yarn_published", "kimi_linear_grouped", "kimi_linear_heads", "minimax_one_factor",
+           "minimax_window"}  # fmt: skip
 READ = [name for name in (*forward_models.MODELS, *forward_models.FOR_LLAMA_CPP) if name not in UNREAD]
 
 
