@@ -41,7 +41,7 @@ pub(crate) fn scales(view: TensorView<'_>, encoding: ScaleEncoding) -> Scales {
     let mut found = Scales { exponents: vec![0; 256], ..Scales::default() };
     let smallest = smallest_normal(encoding);
     let mut values = Vec::new();
-    for piece in view.bytes().chunks(PIECE) {
+    for piece in view.pieces(PIECE) {
         values.resize(piece.len() / encoding.size(), 0.0);
         decode_scales(Isa::best(), encoding, piece, &mut values);
         values.iter().for_each(|value| found.add(*value, smallest));
@@ -105,7 +105,7 @@ pub(crate) fn floats(view: TensorView<'_>) -> Option<Floats> {
 /// Runs over all pieces: the sum of what is counted, and whether all are 0.
 fn pieces(view: TensorView<'_>, count: impl Fn(&[u8]) -> (usize, bool)) -> (usize, bool) {
     let (mut sum, mut zero) = (0, true);
-    for piece in view.bytes().chunks(PIECE) {
+    for piece in view.pieces(PIECE) {
         let (found, is_zero) = count(piece);
         (sum, zero) = (sum + found, zero && is_zero);
     }
@@ -146,13 +146,22 @@ pub(crate) fn codes_of_no_number(view: TensorView<'_>, least: u8) -> usize {
 
 /// Returns whether all bytes of a tensor are the same; stops at the first that is not.
 pub(crate) fn is_constant(view: TensorView<'_>) -> bool {
-    let bytes = view.bytes();
-    bytes.first().is_some_and(|first| bytes.iter().all(|byte| byte == first))
+    view.bytes().first().is_some_and(|first| is_all(view, *first))
 }
 
-/// Returns whether all bytes are this.
+/// Returns whether all bytes are this; stops at the first that is not.
 pub(crate) fn is_all(view: TensorView<'_>, byte: u8) -> bool {
-    view.bytes().iter().all(|found| *found == byte)
+    let all = view.pieces(PIECE).all(|piece| piece.iter().all(|found| *found == byte));
+    view.release();
+    all
+}
+
+/// Returns whether two tensors have the same bytes; stops at the first that differ.
+pub(crate) fn are_same(one: TensorView<'_>, other: TensorView<'_>) -> bool {
+    let same = one.byte_len() == other.byte_len() && one.pieces(PIECE).eq(other.pieces(PIECE));
+    one.release();
+    other.release();
+    same
 }
 
 #[cfg(test)]

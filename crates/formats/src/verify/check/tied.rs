@@ -1,5 +1,6 @@
 //! The head: there where it is not the embedding, and where it is, not there with other values.
 
+use crate::verify::scan;
 use crate::verify::subject::CheckpointView;
 use kvant_container::TensorView;
 use kvant_model::network::{Linear, Place};
@@ -53,5 +54,5 @@ fn differs(subject: &CheckpointView<'_>, head: &Linear) -> bool {
 }
 
 fn is_same(one: TensorView<'_>, other: TensorView<'_>) -> bool {
-    (one.dtype(), one.shape()) == (other.dtype(), other.shape()) && one.bytes() == other.bytes()
+    (one.dtype(), one.shape()) == (other.dtype(), other.shape()) && scan::are_same(one, other)
 }

@@ -46,6 +46,7 @@ fn range(weight: &StoredWeight<'_>, packing: Packing, view: TensorView<'_>, find
         }
         _ => 0,
     };
+    view.release();
     if out > 0 {
         findings.error(view.name(), format!("{out} zero points are outside of {least} to {most}"), DAMAGED);
     }
