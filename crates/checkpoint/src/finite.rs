@@ -1,7 +1,7 @@
 //! Checks that the floats of a source are finite before computing with them, so that the error names the tensor and
 //! not a later result.
 
-use crate::engine::{EngineError, file_of};
+use crate::engine::{EngineError, Share, file_of};
 use crate::plan::Plan;
 use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_numeric::kernel::FloatDType;
@@ -28,6 +28,16 @@ pub fn check_small(plan: &Plan, checkpoint: &Checkpoint, bytes: u64) -> Result<(
     let names: BTreeSet<&str> = plan.kept().iter().map(|kept| kept.source.as_str()).collect();
     let is_checked = |view: &TensorView<'_>| names.contains(view.name()) && view.byte_len() <= bytes;
     check(checkpoint, checkpoint.tensors().filter(is_checked))
+}
+
+/// The same for the tensors that a share of the plan writes.
+///
+/// # Errors
+/// As [`check_kept`].
+pub fn check_share(plan: &Plan, checkpoint: &Checkpoint, share: &Share) -> Result<(), EngineError> {
+    let kept = plan.kept().iter().filter(|kept| share.tensors.contains(&kept.tensor));
+    let names: BTreeSet<&str> = kept.map(|kept| kept.source.as_str()).collect();
+    check(checkpoint, checkpoint.tensors().filter(|view| names.contains(view.name())))
 }
 
 /// The same for all vectors of a source: norms and biases.

@@ -18,6 +18,7 @@ mod progress;
 #[path = "../tests/reference/mod.rs"]
 mod reference;
 mod request;
+mod scheduler_files;
 
 pub use crash::catch;
 pub use failure::spelled_for;

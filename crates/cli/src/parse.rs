@@ -21,7 +21,7 @@ fn parse_plainly(args: &[OsString]) -> Result<Cli, clap::Error> {
     let matches = command.try_get_matches_from_mut(std::iter::once(&program).chain(args))?;
     let typed = typed(&command, &matches);
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    Ok(Cli { command: cli.command.with_typed(typed), ..cli })
+    Ok(Cli { command: cli.command.with_typed(typed).with_arguments(args), ..cli })
 }
 
 /// A command whose options take negative numbers as values, so that an error names the numbers that are possible.

@@ -3,15 +3,15 @@
 use crate::args::{
     AccuracyArgs, CalibrationArgs, Command, ConvertArgs, EngineArgs, EvalArgs, FinishArgs, GateArgs, GenerateArgs,
     GlobalArgs, GraphCommand, GraphFiles, OnnxArgs, OverwriteArgs, PlanArgs, QuantizeArgs, RecipeArgs, RunArgs,
-    SamplingArgs, SearchArgs, SensitivityArgs, VerifyArgs,
+    SamplingArgs, SearchArgs, SensitivityArgs, VerifyArgs, WorkerNumber,
 };
 use crate::failure::usage;
 use crate::parse::{parse, usage_error};
 use kvant::page::PageFormat;
 use kvant::{
     Commit, Conversion, Data, Error, Evaluation, Generation, GivenStatistics, GraphEdit, GraphEngine, GraphRecipe,
-    GraphTool, Job, Limits, Metric, MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sinks,
-    Source, Verification,
+    GraphTool, Job, Limits, Metric, MixTarget, Prompt, QualityLimits, Recipe, Sampling, Search, Sensitivity, Sharing,
+    Sinks, Source, Verification,
 };
 use kvant_checkpoint::byte_size::ByteSize;
 use kvant_checkpoint::recipe::LayerTypeText;
@@ -99,6 +99,9 @@ impl From<QuantizeArgs> for Job {
         job.recipe.graph.auto = auto;
         job.sinks.output = args.output.output;
         job.sinks.no_model_card = args.no_model_card;
+        if let Some(WorkerNumber(worker)) = args.worker.worker {
+            job.sharing = Sharing::Worker { worker, command: args.worker.command };
+        }
         job.sinks.commit = commit(args.finish);
         job
     }
@@ -382,6 +385,7 @@ fn job(args: RecipeArgs, run: &RunArgs) -> Job {
             settings: args.typed,
         },
         limits,
+        sharing: Sharing::Alone,
     }
 }
 

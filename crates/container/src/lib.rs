@@ -86,7 +86,7 @@ pub use geometry::{Geometry, OutputFile, Place};
 pub use manifest::{Look, MANIFEST_FILE, Manifest, RecordedFile, files_beside_manifest};
 pub use mmap::{FileChanges, LostFile, MappedFile};
 pub use new_file::{TEMPORARY, behind_links, new_file_for, write_file};
-pub use path_text::{of_record, recorded_name, shell_word, shown};
+pub use path_text::{of_record, recorded, recorded_name, shell_word, shown};
 pub use remedy::Remedy;
 pub use removal::or_gone;
 pub use tensor_file::{TensorFile, TensorView};

@@ -56,6 +56,18 @@ impl Writer {
         Ok(Self::with_files(dir, geometry, files))
     }
 
+    /// The same where some of the files are missing or damaged: those are created as [`Self::create`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DiskFull`], [`Error::Io`].
+    pub fn complete(dir: &Path, layout: impl Into<Geometry>) -> Result<Self, Error> {
+        let geometry = layout.into();
+        let open = |file: &OutputFile| reopen_file(dir, file).or_else(|_| create_file(dir, file));
+        let files = geometry.files.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self::with_files(dir, geometry, files))
+    }
+
     fn with_files(dir: &Path, geometry: Geometry, files: Vec<File>) -> Self {
         let delivered = geometry.places.iter().map(|_| AtomicU64::new(0)).collect();
         let files = files.into_iter().map(WriteQueue::new).collect();
@@ -74,11 +86,23 @@ impl Writer {
     ///
     /// [`WriterError::OutOfRange`] if they do not fit inside the tensor, [`Error::DiskFull`], [`Error::Io`].
     pub fn write_at(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let place = self.check(tensor, offset, bytes.len() as u64)?;
-        let result = self.files[place.shard].write(place.offset + offset, bytes);
-        result.map_err(|e| Error::io("write", &self.path_of(place.shard), Some(self.name_of(tensor)), e))?;
+        self.restore_at(tensor, offset, bytes)?;
         self.delivered[tensor].fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Takes bytes that were written to a tensor elsewhere. They count once they are marked with [`Self::mark_delivered`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write_at`].
+    pub fn restore_at(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let place = self.check(tensor, offset, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let result = self.files[place.shard].write(place.offset + offset, bytes);
+        result.map_err(|e| Error::io("write", &self.path_of(place.shard), Some(self.name_of(tensor)), e))
     }
 
     /// Waits until all bytes that were taken are in the files: they survive the end of the process then.
@@ -100,6 +124,9 @@ impl Writer {
     /// [`WriterError::OutOfRange`] if the range is not inside the tensor, [`Error::Io`], [`Error::DiskFull`].
     pub fn read_at(&self, tensor: usize, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         let place = self.check(tensor, offset, buffer.len() as u64)?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
         let file = &self.files[place.shard];
         let result = file.settle().and_then(|()| read_exact_at(file.file(), buffer, place.offset + offset));
         result.map_err(|e| Error::io("read", &self.path_of(place.shard), Some(self.name_of(tensor)), e))

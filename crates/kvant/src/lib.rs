@@ -430,6 +430,7 @@ pub use checkpoint::fate::{Action, TensorSummary};
 pub use checkpoint::outputs::{Delivered, Output};
 pub use checkpoint::plan::{CheckpointPlan, Cost, PlannedOutput};
 pub use checkpoint::quantize::CheckpointReport;
+pub use checkpoint::worker::{PartReport, parts};
 pub use convert::ConversionReport;
 pub use error::{Error, ErrorKind};
 pub use evaluate::{
@@ -447,7 +448,7 @@ pub use gguf::{GgufConversion, GgufFilePlan};
 pub use inspect::{GraphListing, Inspection, inspect};
 pub use job::{
     Commit, Conversion, ConvertTo, Data, Format, GivenStatistics, GraphEngine, GraphRecipe, Job, Limits, Metric,
-    MixTarget, Precision, QualityLimits, Recipe, Search, SearchMethod, Sensitivity, Sinks, Source, SourceKind,
+    MixTarget, Precision, QualityLimits, Recipe, Search, SearchMethod, Sensitivity, Sharing, Sinks, Source, SourceKind,
     Verification,
 };
 pub use kvant_container::Remedy;

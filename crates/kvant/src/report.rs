@@ -1,6 +1,7 @@
 //! The result of a run, as values and as JSON.
 
 use crate::checkpoint::quantize::CheckpointReport;
+use crate::checkpoint::worker::PartReport;
 use crate::error::Error;
 use crate::gguf::quantize::GgufReport;
 use crate::onnx::quantize::GraphReport;
@@ -18,6 +19,8 @@ pub enum Report {
     Graph(Box<GraphReport>),
     /// A diffusers pipeline.
     Pipeline(Box<PipelineReport>),
+    /// The part of one of several workers, of an output that is not complete.
+    Part(Box<PartReport>),
 }
 
 impl Report {
@@ -29,7 +32,7 @@ impl Report {
             Report::Graph(report) if report.written => {
                 report.graphs.iter().map(|graph| graph.output.as_path()).collect()
             }
-            Report::Graph(_) => Vec::new(),
+            Report::Graph(_) | Report::Part(_) => Vec::new(),
             Report::Pipeline(report) => vec![&report.output],
         }
     }
@@ -49,6 +52,7 @@ impl Report {
             Report::Gguf(report) => report.to_json(),
             Report::Graph(report) => report.to_json(),
             Report::Pipeline(report) => report.to_json(),
+            Report::Part(report) => report.to_json(),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Running and planning jobs: the kind of the source and the recipe decide which flow a job takes.
 
 use crate::cancel::CancelToken;
-use crate::checkpoint::{self, CheckpointPlan};
+use crate::checkpoint::{self, CheckpointPlan, worker};
 use crate::ending::{Stopped, concluded};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
 use crate::gguf::{self, GgufFilePlan};
-use crate::job::{Format, Job, SourceKind};
+use crate::job::{Format, Job, Sharing, SourceKind};
 use crate::onnx::{self, GraphPlan};
 use crate::page;
 use crate::pipeline::{self, PipelinePlan};
@@ -37,6 +37,29 @@ impl Plan {
             Plan::Gguf(plan) => gguf::plan::to_json(&plan.plan, &plan.checkpoint, plan.memory),
             Plan::Graph(plan) => plan.to_json(),
             Plan::Pipeline(plan) => plan.to_json(),
+        }
+    }
+
+    /// Divides the work among so many workers, which the plan shows then.
+    ///
+    /// # Errors
+    /// Work that cannot be shared.
+    pub fn divide(&mut self, job: &Job, workers: usize) -> Result<(), Error> {
+        let shares = match self {
+            Plan::Checkpoint(planned) => worker::shares(job, Some(&planned.plan), workers)?,
+            _ => worker::shares(job, None, workers)?,
+        };
+        if let Plan::Checkpoint(planned) = self {
+            planned.shares = shares;
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that a run on a checkpoint takes at most.
+    pub fn peak_memory(&self) -> Option<u64> {
+        match self {
+            Plan::Checkpoint(planned) => Some(planned.peak_memory()),
+            _ => None,
         }
     }
 
@@ -90,6 +113,12 @@ impl Job {
             quality_level::refuse_without_data(&job)?;
         }
         quality::check(&job)?;
+        if job.sharing != Sharing::Alone {
+            if let Some(part) = worker::run(&job, reporter)? {
+                return Ok(Report::Part(Box::new(part)));
+            }
+            job.sharing = Sharing::Alone;
+        }
         if job.source.kind() == SourceKind::Graph {
             return onnx::quantize::run(&job, reporter).map(Report::Graph);
         }

@@ -8,15 +8,19 @@ mod output;
 mod output_check;
 mod output_plan;
 mod packed;
+mod part;
 mod rounded_bias;
+mod share;
 mod turns;
 mod verify;
 
 pub use folder::{Folder, FolderStart};
 pub use kvant_container::unfinished::{Claim, Differing, Options, OutputError, paths_beside, rejection_report};
 pub use manifest::{is_recorded, record_files};
-pub use output::{Committed, Output, Start};
+pub use output::{Committed, Gathered, Output, Start};
 pub use output_plan::{CompletePlan, Form, OutputPlan};
+pub use part::{Part, PartCommand, PartPlan, PartStart, WorkerId, discard_part, discard_parts, parts_of};
+pub use share::{Share, shares};
 pub(crate) use turns::take_turns;
 pub use verify::{Verify, refuse_inherited};
 pub(crate) use verify::{accept, refuse_errors, refuse_foreseen};
@@ -261,14 +265,31 @@ pub fn run(
     cancelled: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Done, EngineError> {
+    let all: Vec<usize> = (0..plan.jobs().len()).collect();
+    run_jobs(plan, checkpoint, output, &all, threads, cancelled, progress)
+}
+
+/// The same with some of the units of work, as indices among the plan's.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_jobs(
+    plan: &CalibratedPlan,
+    checkpoint: &Checkpoint,
+    output: &Output,
+    chosen: &[usize],
+    threads: usize,
+    cancelled: &AtomicBool,
+    progress: &dyn Progress,
+) -> Result<Done, EngineError> {
     let jobs = plan.jobs();
-    let left: Vec<usize> = (0..jobs.len()).filter(|job| !output.is_finished(*job)).collect();
+    let left: Vec<usize> = chosen.iter().copied().filter(|job| !output.is_finished(*job)).collect();
     let parameters = Some(plan.parameters());
     let engine = Engine { parameters, ..Engine::new(plan, checkpoint, output, cancelled, progress)? };
-    let bytes = |is_chosen: &dyn Fn(usize) -> bool| -> u64 {
-        (0..jobs.len()).filter(|job| is_chosen(*job)).map(|job| engine.source_bytes(&jobs[job])).sum()
+    let bytes = |is_counted: &dyn Fn(usize) -> bool| -> u64 {
+        chosen.iter().filter(|job| is_counted(**job)).map(|job| plan.source_bytes_of(&jobs[*job])).sum()
     };
-    let resumed = (0..jobs.len()).filter(|job| output.is_adopted(*job)).count();
+    let resumed = chosen.iter().filter(|job| output.is_adopted(**job)).count();
     let done = bytes(&|job| output.is_adopted(job));
     progress.begin(done + bytes(&|job| !output.is_finished(job)), done);
     let finished = take_turns(threads, &left, |job| engine.finish_job(job, &jobs[job]));
@@ -276,7 +297,7 @@ pub fn run(
     refuse_changed(checkpoint)?;
     refuse_lost(checkpoint)?;
     finished?;
-    Ok(Done { jobs: jobs.len(), resumed })
+    Ok(Done { jobs: chosen.len(), resumed })
 }
 
 /// Refuses to keep results of bytes that were missing when they were read.
@@ -342,7 +363,7 @@ impl<'a> Engine<'a> {
     pub(crate) fn record(&self, index: usize, job: &Job, pieces: Vec<Written>) -> Result<(), EngineError> {
         refuse_lost(self.checkpoint)?;
         self.output.record(&Entry { job: index, pieces })?;
-        self.progress.advance(self.name(job), self.source_bytes(job));
+        self.progress.advance(self.name(job), self.plan.source_bytes_of(job));
         Ok(())
     }
 
@@ -355,19 +376,6 @@ impl<'a> Engine<'a> {
             Job::Layers(layers) => layers.first().map_or("", |layer| &self.plan.layer(*layer).name),
             Job::Keep(kept) => &self.plan.kept_tensor(*kept).source,
             Job::Parameters => "scales of activations",
-        }
-    }
-
-    fn source_bytes(&self, job: &Job) -> u64 {
-        match job {
-            Job::Layers(layers) => layers.iter().map(|layer| self.plan.layer(*layer).source_bytes()).sum(),
-            Job::Keep(kept) => match &self.plan.kept_tensor(*kept).action {
-                TensorAction::Copy(range) => range.len() as u64,
-                TensorAction::Round { from, length, .. } => (from.size() * length) as u64,
-                TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
-                TensorAction::Dequantize { bytes, .. } | TensorAction::Cast { bytes, .. } => *bytes,
-            },
-            Job::Parameters => 0,
         }
     }
 

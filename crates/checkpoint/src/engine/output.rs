@@ -3,6 +3,7 @@
 
 use super::manifest;
 use super::output_check::{check_source, check_target};
+use super::part::{Gathering, Part, WorkerId, parts_of};
 use super::{CompletePlan, EngineError, Form, OutputPlan, Verify};
 use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
@@ -106,13 +107,25 @@ impl Committed {
 /// An unfinished output. Dropped before [`finish`](Self::finish), it is kept for the next run to resume.
 #[derive(Debug)]
 pub struct Output {
-    paths: Paths,
-    journal: Journal,
-    writer: Writer,
+    pub(super) paths: Paths,
+    pub(super) journal: Journal,
+    pub(super) writer: Writer,
     finished: Mutex<BTreeSet<usize>>,
     /// Those of them that an earlier run has done.
     adopted: BTreeSet<usize>,
+    gathered: Vec<Gathered>,
     overwrite: bool,
+}
+
+/// What a run has taken over from a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gathered {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The units of work in its part.
+    pub jobs: usize,
+    /// Those of them whose bytes are damaged: they are to be done again.
+    pub damaged: usize,
 }
 
 impl Output {
@@ -260,21 +273,43 @@ impl Output {
             return Ok(Start::Finished(Committed { paths, warnings: Vec::new(), _journal: journal }));
         }
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
-        let (writer, adopted) = match Writer::reopen(&paths.staging, plan.geometry()) {
-            Ok(writer) if !found.entries.is_empty() => {
-                journal.resume(&found).map_err(failed)?;
-                let adopted = adopt(&writer, &found.entries)?;
-                (writer, adopted)
+        let parts: Vec<Part> = parts_of(&paths.target)?.into_iter().filter(|part| part.is_of(plan)).collect();
+        let unfinished = Writer::reopen(&paths.staging, plan.geometry()).ok();
+        let resumes = !found.entries.is_empty() && (unfinished.is_some() || !parts.is_empty());
+        let mut entries = Vec::new();
+        if resumes {
+            journal.resume(&found).map_err(failed)?;
+            entries = found.entries;
+        } else {
+            remove(&paths.staging)?;
+            journal.begin(plan.fingerprint(), &given).map_err(failed)?;
+            journal.record_files(names(&files_of_tensors(plan))).map_err(failed)?;
+        }
+        let writer = match unfinished.filter(|_| resumes) {
+            _ if !parts.is_empty() => {
+                let (paths, journal, geometry) = (&paths, &journal, plan.geometry());
+                let (writer, made) = Gathering { paths, journal, geometry, parts: &parts }.gather()?;
+                entries.extend(made);
+                writer
             }
-            _ => {
-                remove(&paths.staging)?;
-                journal.begin(plan.fingerprint(), &given).map_err(failed)?;
-                journal.record_files(names(&files_of_tensors(plan))).map_err(failed)?;
-                (Writer::create(&paths.staging, plan.geometry())?, BTreeSet::new())
-            }
+            Some(writer) => writer,
+            None => Writer::create(&paths.staging, plan.geometry())?,
         };
+        let adopted = adopt(&writer, &entries)?;
+        let mut gathered = Vec::new();
+        for part in parts {
+            let jobs = part.jobs();
+            let damaged = jobs.difference(&adopted).count();
+            gathered.push(Gathered { worker: part.worker, jobs: jobs.len(), damaged });
+            part.remove()?;
+        }
         let finished = Mutex::new(adopted.clone());
-        Ok(Start::Working(Box::new(Output { paths, journal, writer, finished, adopted, overwrite })))
+        Ok(Start::Working(Box::new(Output { paths, journal, writer, finished, adopted, gathered, overwrite })))
+    }
+
+    /// What was taken over from workers when it was started.
+    pub fn gathered(&self) -> &[Gathered] {
+        &self.gathered
     }
 
     /// Returns whether the job is done, in this run or an earlier one.
@@ -431,7 +466,7 @@ pub(super) fn is_placed_as(form: &Form, plan: &str, paths: &Paths) -> bool {
 }
 
 /// The files that tensors are written to, and their index.
-fn files_of_tensors(plan: &dyn OutputPlan) -> Vec<PathBuf> {
+pub(super) fn files_of_tensors(plan: &dyn OutputPlan) -> Vec<PathBuf> {
     let geometry = plan.geometry();
     let index = geometry.index.iter().map(|(name, _)| PathBuf::from(name));
     geometry.files.iter().map(|file| PathBuf::from(&file.name)).chain(index).collect()

@@ -6,6 +6,7 @@ use kvant_quant::observer::ObserverRef;
 use kvant_quant::scheme::{Cast, Granularity, LayerScheme, TensorScheme};
 use kvant_weights::parts::{Part, band_axis};
 use kvant_weights::weight::{Band, BandAxis, bands};
+use std::ops::Range;
 
 /// The origin of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +80,16 @@ pub enum LayerOutput {
         /// The type of the floats.
         dtype: Dtype,
     },
+}
+
+impl LayerOutput {
+    /// The tensors, as indices among the declarations.
+    pub(super) fn tensors(&self) -> Range<usize> {
+        match self {
+            LayerOutput::Parts { parts, first, .. } => *first..first + parts.len(),
+            LayerOutput::Values { tensor, .. } => *tensor..tensor + 1,
+        }
+    }
 }
 
 /// A linear layer to quantize, before its tensors are declared.

@@ -261,6 +261,24 @@ impl Plan {
         jobs.into_iter().map(|(_, job)| job).chain(parameters).collect()
     }
 
+    /// The tensors that a unit of work writes, as indices among the declarations. Layers that are matrices of one tensor share it.
+    pub fn tensors_of(&self, job: &Job) -> Vec<usize> {
+        match job {
+            Job::Layers(layers) => layers.iter().flat_map(|layer| self.layer(*layer).output.tensors()).collect(),
+            Job::Keep(kept) => self.kept_tensor(*kept).tensors().collect(),
+            Job::Parameters => self.parameter_tensors.iter().map(|tensor| tensor.tensor).collect(),
+        }
+    }
+
+    /// The bytes of the source that a unit of work reads.
+    pub fn source_bytes_of(&self, job: &Job) -> u64 {
+        match job {
+            Job::Layers(layers) => layers.iter().map(|layer| self.layer(*layer).source_bytes()).sum(),
+            Job::Keep(kept) => self.kept_tensor(*kept).action.source_bytes(),
+            Job::Parameters => 0,
+        }
+    }
+
     /// Whether calibration must find something, or algorithms run on blocks, before the rest of the plan can be carried out.
     pub fn needs_calibration(&self) -> bool {
         !self.sites.is_empty() || !self.blocks.is_empty()

@@ -5,6 +5,7 @@ use kvant_container::Dtype;
 use kvant_numeric::kernel::FloatDType;
 use kvant_quant::scheme::TensorScheme;
 use kvant_weights::parts::Part;
+use std::ops::Range;
 
 /// A tensor of the output that comes from the source without quantization.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,11 +22,31 @@ pub struct KeptTensor {
     pub reason: &'static str,
 }
 
+impl KeptTensor {
+    /// The tensors that it becomes, as indices among the declarations.
+    pub(super) fn tensors(&self) -> Range<usize> {
+        let parts = if let TensorAction::Round { parts, .. } = &self.action { parts.len() } else { 1 };
+        self.tensor..self.tensor + parts.max(1)
+    }
+}
+
+impl TensorAction {
+    /// The bytes of the source that are read.
+    pub(super) fn source_bytes(&self) -> u64 {
+        match self {
+            TensorAction::Copy(range) => range.len() as u64,
+            TensorAction::Round { from, length, .. } => (from.size() * length) as u64,
+            TensorAction::Widen { shape, .. } => (shape.0 * shape.1) as u64,
+            TensorAction::Dequantize { bytes, .. } | TensorAction::Cast { bytes, .. } => *bytes,
+        }
+    }
+}
+
 /// How a tensor is carried over.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorAction {
     /// These bytes of the source's tensor, as they are.
-    Copy(std::ops::Range<usize>),
+    Copy(Range<usize>),
     /// An fp8 weight of a layer that is kept, as bfloat16: its scales mean nothing to a loader of the output.
     Widen {
         /// The type of the source's elements.

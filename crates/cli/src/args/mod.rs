@@ -22,6 +22,7 @@ mod sensitivity;
 mod typed;
 mod value;
 mod verify;
+mod worker;
 
 pub use calibration::CalibrationArgs;
 pub use convert::ConvertArgs;
@@ -41,9 +42,11 @@ pub use search::SearchArgs;
 pub use sensitivity::SensitivityArgs;
 pub use typed::typed;
 pub use verify::VerifyArgs;
+pub use worker::{FinishPartsArgs, WorkerNumber, WorkersArgs};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use kvant_checkpoint::engine::Options;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The three commands that most people need.
@@ -139,6 +142,8 @@ pub enum ColorWhen {
 pub enum Command {
     /// Quantize a model
     Quantize(Box<QuantizeArgs>),
+    /// Complete the output of several workers
+    Finish(FinishPartsArgs),
     /// Convert a quantized model to another format, losslessly where possible
     Convert(ConvertArgs),
     /// Preview a quantization: tensors, size, memory, loaders; reads headers and kept floats only
@@ -181,10 +186,22 @@ impl Command {
         self
     }
 
+    /// Adds the arguments of the command line, for workers of which another process completes the output.
+    #[must_use]
+    pub fn with_arguments(mut self, arguments: &[OsString]) -> Command {
+        match &mut self {
+            Command::Quantize(args) => args.worker.record(arguments),
+            Command::Plan(args) => args.workers.arguments = arguments.to_vec(),
+            _ => {}
+        }
+        self
+    }
+
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Command::Quantize(_) => "quantize",
+            Command::Finish(_) => "finish",
             Command::Convert(_) => "convert",
             Command::Plan(_) => "plan",
             Command::Inspect(_) => "inspect",

@@ -2,6 +2,7 @@
 
 use super::recipe::RecipeArgs;
 use super::run::{ListingArgs, OverwriteArgs, RunArgs};
+use super::worker::WorkersArgs;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -38,6 +39,9 @@ pub struct PlanArgs {
     /// Skip output verification (see `kvant verify`)
     #[arg(long, help_heading = "Run")]
     pub no_verify: bool,
+    /// The work of several workers.
+    #[command(flatten)]
+    pub workers: WorkersArgs,
     /// How much is listed.
     #[command(flatten, next_help_heading = "Run")]
     pub listing: ListingArgs,

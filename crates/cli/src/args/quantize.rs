@@ -3,6 +3,7 @@
 use super::gate::{AccuracyArgs, GateArgs};
 use super::recipe::RecipeArgs;
 use super::run::{FinishArgs, OutputArgs, RunArgs};
+use super::worker::WorkerArgs;
 use clap::{Arg, Args};
 
 const EXAMPLES: &str = "\
@@ -83,6 +84,9 @@ pub struct QuantizeArgs {
     /// The commit of the output.
     #[command(flatten)]
     pub finish: FinishArgs,
+    /// The part of the work that this process does.
+    #[command(flatten)]
+    pub worker: WorkerArgs,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,

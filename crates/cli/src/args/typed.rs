@@ -17,6 +17,7 @@ const OF_THE_RUN: &[&str] = &[
     "max_memory",
     "save_imatrix",
     "report",
+    "worker",
     "max_kl",
     "max_perplexity_increase",
     "eval",

@@ -3,6 +3,7 @@
 mod completions;
 mod convert;
 mod eval;
+mod finish;
 mod generate;
 mod graph;
 mod inspect;
@@ -26,6 +27,7 @@ use kvant::Error;
 pub fn run(command: Command, printer: &Printer) -> Result<(), Error> {
     match command {
         Command::Quantize(args) => quantize::run(*args, printer),
+        Command::Finish(args) => finish::run(&args, printer),
         Command::Convert(args) => convert::run(args, printer),
         Command::Plan(args) => plan::run(*args, printer),
         Command::Inspect(args) => inspect::run(&args, printer),

@@ -14,8 +14,16 @@ pub fn run(args: QuantizeArgs, printer: &Printer) -> Result<(), Error> {
     let is_dry_run = args.output.dry_run;
     let job = Job::from(args);
     if is_dry_run {
-        return plan::show(&job, false, printer);
+        return plan::show(&job, plan::Listing::default(), printer).map(drop);
     }
+    carry_out(&job, printer)
+}
+
+/// Carries out a job, and shows what was made.
+///
+/// # Errors
+/// See [`run`].
+pub(super) fn carry_out(job: &Job, printer: &Printer) -> Result<(), Error> {
     let mut console = Console::new(printer);
     let cancel = console.cancel();
     let report = job.run(&mut console, &cancel)?;

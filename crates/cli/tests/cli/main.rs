@@ -43,3 +43,5 @@ mod search;
 mod statistics;
 mod usage;
 mod verify;
+#[cfg(unix)]
+mod workers;

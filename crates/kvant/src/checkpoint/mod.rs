@@ -7,6 +7,7 @@ pub mod plan;
 pub mod planning;
 pub mod quantize;
 mod warnings;
+pub mod worker;
 
 pub use convert::CheckpointConversion;
 pub use plan::CheckpointPlan;

@@ -150,6 +150,9 @@ impl<'a> Outputs<'a> {
     /// Another run's work; the system's.
     pub fn claim(&self) -> Result<Claim, Error> {
         let commit = self.job.sinks.commit;
+        if commit.restart {
+            engine::discard_parts(&self.output)?;
+        }
         match (commit.restart, self.has_folders()) {
             (true, true) => {
                 engine::Output::discard_all(&self.targets().collect::<Vec<_>>(), commit.overwrite)?;

@@ -9,6 +9,7 @@ use crate::job::{Format, Job};
 use crate::json::path as path_json;
 use crate::memory::PeakMemory;
 use crate::{calibration, gguf, memory, quality};
+use kvant_checkpoint::engine::Share;
 use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::plan::{CalibrationCost, CalibrationSize, Plan, PlannedLayer};
@@ -51,6 +52,7 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
         cost,
         warnings,
         is_graph: job.sinks.formats == [Format::Onnx],
+        shares: Vec::new(),
     })
 }
 
@@ -126,6 +128,8 @@ pub struct CheckpointPlan {
     pub warnings: Vec<String>,
     /// Whether the output is an ONNX graph, for which the checkpoint is intermediate.
     pub is_graph: bool,
+    /// The work of each of several workers, if asked for.
+    pub shares: Vec<Share>,
 }
 
 /// The cost of running a plan.
@@ -230,6 +234,7 @@ impl CheckpointPlan {
             "calibration": self.cost.estimate,
             "needs_data": self.cost.lacks_data,
             "notices": plan.notices(),
+            "workers": self.shares.iter().enumerate().map(|(worker, share)| share_json(worker, share)).collect::<Vec<_>>(),
         })
     }
 
@@ -267,6 +272,15 @@ impl CheckpointPlan {
             "outputs": fate.outputs.iter().map(output).collect::<Vec<_>>(),
         })
     }
+}
+
+fn share_json(worker: usize, share: &Share) -> Value {
+    json!({
+        "worker": worker,
+        "jobs": share.jobs.len(),
+        "source_bytes": share.source_bytes,
+        "part_bytes": share.output_bytes,
+    })
 }
 
 /// A point whose activations are observed.

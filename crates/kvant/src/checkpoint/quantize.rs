@@ -3,7 +3,7 @@
 use super::outputs::{Delivered, Output as Made, Outputs};
 use super::plan::Cost;
 use super::planning::{self, Planned};
-use super::warnings;
+use super::{warnings, worker};
 use crate::calibration::{Calibration, clear_away};
 use crate::card::{CardRequest, CardSource, CardedPlan, Made as CardMade};
 use crate::error::{Error, ErrorKind};
@@ -173,7 +173,11 @@ impl Run<'_, '_> {
 
     fn begin(&self, plan: &dyn OutputPlan, claim: Claim) -> Result<Start, Error> {
         self.outputs.check_others(plan)?;
-        Ok(Output::begin_claimed(plan, &self.job.source.model, claim, self.job.sinks.commit.overwrite)?)
+        let start = Output::begin_claimed(plan, &self.job.source.model, claim, self.job.sinks.commit.overwrite)?;
+        if let Start::Working(output) = &start {
+            worker::note_parts(output, self.reporter);
+        }
+        Ok(start)
     }
 
     fn finished(&self, plan: CalibratedPlan, output: Committed) -> Result<QuantizeWork, Error> {

@@ -7,6 +7,7 @@ mod limits;
 mod recipe;
 mod search;
 mod sensitivity;
+mod sharing;
 mod sinks;
 mod source;
 mod verification;
@@ -18,6 +19,7 @@ pub use limits::{GraphEngine, Limits, Metric, QualityLimits};
 pub use recipe::{GivenStatistics, GraphRecipe, Recipe};
 pub use search::{MixTarget, Search, SearchMethod};
 pub use sensitivity::Sensitivity;
+pub use sharing::Sharing;
 pub use sinks::{Commit, Sinks};
 pub use source::{Source, SourceKind};
 pub(crate) use source::{open, open_whole};
@@ -52,6 +54,8 @@ pub struct Job {
     pub sinks: Sinks,
     /// Resources, and the quality that the result must have.
     pub limits: Limits,
+    /// The part of it that this process does, where several share it.
+    pub sharing: Sharing,
 }
 
 impl Job {
@@ -63,6 +67,7 @@ impl Job {
             data: Data::default(),
             sinks: Sinks::default(),
             limits: Limits::default(),
+            sharing: Sharing::Alone,
         }
     }
 }

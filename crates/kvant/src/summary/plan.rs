@@ -8,9 +8,11 @@ use crate::job::Format;
 use crate::run::Plan;
 use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
+use kvant_checkpoint::engine::Share;
 use kvant_checkpoint::plan::{CalibrationSize, Plan as CheckpointLayers};
 use kvant_formats::format::OutputFormat;
 use kvant_quant::counts::number;
+use std::time::Duration;
 
 impl Plan {
     /// The plan in sections; `all` lists each tensor instead of one for those that differ only in numbers.
@@ -53,7 +55,26 @@ fn checkpoint(planned: &CheckpointPlan, all: bool) -> Vec<Section> {
     if planned.outputs.len() > 1 {
         sections.push(Section::Table(table_of_outputs(planned)));
     }
+    if !planned.shares.is_empty() {
+        sections.push(Section::Table(table_of_workers(&planned.shares)));
+    }
     sections
+}
+
+/// The rate of a worker in estimates, in bytes of source and output together a second: that of a modest network file system.
+const RATE: f64 = 200e6;
+
+fn table_of_workers(shares: &[Share]) -> Table {
+    use Align::Right;
+    let titles = ["worker", "units of work", "reads", "writes", "time at 200 MB/s"].map(|title| (title, Right));
+    let mut table = Table::new(&titles);
+    for (worker, share) in shares.iter().enumerate() {
+        let (source, output) = (share.source_bytes, share.output_bytes);
+        let time = Duration::from_secs_f64((source + output) as f64 / RATE);
+        let jobs = share.jobs.len().to_string();
+        table.push([worker.to_string(), jobs, size::bytes(source), size::bytes(output), size::duration(time)]);
+    }
+    table
 }
 
 /// The outputs, where there are several formats.

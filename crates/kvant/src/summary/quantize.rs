@@ -3,6 +3,7 @@
 use super::{Remark, Section, layers, pipeline, quantize_graph, with_loaders};
 use crate::checkpoint::outputs::Output;
 use crate::checkpoint::quantize::CheckpointReport;
+use crate::checkpoint::worker::PartReport;
 use crate::gguf::quantize::GgufReport;
 use crate::loading;
 use crate::report::Report;
@@ -17,7 +18,7 @@ impl Report {
     pub fn losses(&self) -> Vec<Section> {
         match self {
             Report::Checkpoint(report) => report.blocks.as_ref().map(layers::sections).unwrap_or_default(),
-            Report::Gguf(_) | Report::Graph(_) | Report::Pipeline(_) => Vec::new(),
+            Report::Gguf(_) | Report::Graph(_) | Report::Pipeline(_) | Report::Part(_) => Vec::new(),
         }
     }
 
@@ -25,7 +26,7 @@ impl Report {
     pub fn remarks(&self) -> Vec<Remark> {
         match self {
             Report::Checkpoint(report) => report.warnings().into_iter().map(Remark::Warning).collect(),
-            Report::Gguf(_) => Vec::new(),
+            Report::Gguf(_) | Report::Part(_) => Vec::new(),
             Report::Graph(report) => quantize_graph::remarks(report),
             Report::Pipeline(report) => pipeline::remarks(report),
         }
@@ -38,7 +39,32 @@ impl Report {
             Report::Gguf(report) => vec![gguf(report)],
             Report::Graph(_) => Vec::new(),
             Report::Pipeline(report) => pipeline::report_sections(report),
+            Report::Part(report) => vec![part(report)],
         }
+    }
+}
+
+fn part(report: &PartReport) -> Section {
+    let lines = [
+        ("worker", report.worker.to_string()),
+        ("work", counts::number(report.done.jobs, "unit")),
+        counts::sizes(report.share.source_bytes, report.share.output_bytes),
+        ("time", size::duration(report.time)),
+        ("waiting for", waiting_for(&report.missing)),
+    ];
+    Section::Lines(lines.into_iter().collect())
+}
+
+/// The most workers that are named.
+const NAMED: usize = 8;
+
+fn waiting_for(missing: &[usize]) -> String {
+    let named = missing.iter().take(NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");
+    match missing.len() {
+        0 => "nobody: another process completes the output".to_owned(),
+        1 => format!("worker {named}"),
+        2..=NAMED => format!("workers {named}"),
+        all => format!("workers {named} and {} more", all - NAMED),
     }
 }
 
