@@ -9,6 +9,7 @@ mod columns;
 mod dispatch;
 mod isa;
 mod lanes;
+mod lanewise;
 mod prefetch;
 mod tile;
 
@@ -18,5 +19,6 @@ pub(crate) use dispatch::dispatch_256;
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;
 pub(crate) use lanes::{LANES, add_products};
+pub(crate) use lanewise::{Difference, FiniteOr, Greater, Lesser, Product, Quotient, Sum, lanewise, where_less};
 pub(crate) use prefetch::prefetch;
 pub(crate) use tile::{SIDE, Start, Tile, TileUnit, Tiles};
