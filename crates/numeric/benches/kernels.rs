@@ -66,7 +66,9 @@ fn kernels() -> Vec<(String, Kernel)> {
     widths(&mut all);
     blocks(&mut all);
     all.push(("bins 2048".into(), bins()));
-    all.push(("attention f32".into(), attention()));
+    all.push(("attention f32".into(), attention(Precision::F32)));
+    all.push(("attention bf16".into(), attention(Precision::Bf16)));
+    products(&mut all);
     all
 }
 
@@ -208,7 +210,7 @@ fn blocks(all: &mut Vec<(String, Kernel)>) {
 
 fn bins() -> Kernel {
     let (values, mut unsure) = (values(COUNT), Vec::new());
-    let bins = Bins { first: 0.0, last: 0.06, number: 2048, margin: 1e-6 };
+    let bins = Bins { first: 0.0, last: 0.061, number: 2048, margin: 1e-6 };
     Box::new(move |isa: Isa| {
         unsure.clear();
         black_box(count_in_bins(isa, black_box(&values), true, &bins, &mut unsure));
@@ -216,7 +218,7 @@ fn bins() -> Kernel {
 }
 
 /// As many queries as are taken at a time see 512 keys, all of 128 numbers.
-fn attention() -> Kernel {
+fn attention(precision: Precision) -> Kernel {
     let (keys, width) = (COUNT / 128, 128);
     let (q, k, v, mut out) = (values(QUERIES * width), values(COUNT), values(COUNT), vec![0.0; QUERIES * width]);
     let mut buffers = AttentionBuffers::default();
@@ -232,14 +234,34 @@ fn attention() -> Kernel {
             bias: ScoreBias::NONE,
         };
         let matrix = |data| Matrix::new(data, keys, width, width);
-        let keys_values = KeysValues::new(matrix(black_box(&k)), matrix(&v), Precision::F32);
+        let keys_values = KeysValues::new(matrix(black_box(&k)), matrix(&v), precision);
         let (queries, out) = (Matrix::new(&q, QUERIES, width, width), MatrixMut::new(&mut out, QUERIES, width, width));
         keys_values.attend(isa, queries, keys - QUERIES, rule, out, &mut buffers);
     })
 }
 
+/// 128 features of 512 inputs, for as many rows as two tiles have and for one. They take the best instruction set, whichever is asked for.
+fn products(all: &mut Vec<(String, Kernel)>) {
+    let (rows, columns) = (128, COUNT / 128);
+    for (name, precision, tokens) in
+        [("f32", Precision::F32, 32), ("bf16", Precision::Bf16, 32), ("f32, one row", Precision::F32, 1)]
+    {
+        let (bytes, x, mut out) = (bf16_bytes(), values(tokens * columns), vec![0.0; tokens * rows]);
+        let run = move |_: Isa| {
+            let weight = Weight::new(Elements::stored(FloatDType::Bf16, black_box(&bytes)).unwrap(), rows, columns);
+            let (y, x) = (MatrixMut::new(&mut out, tokens, rows, rows), Matrix::new(&x, tokens, columns, columns));
+            let product = if tokens == 1 { linear_rows } else { linear };
+            product(y, x, weight, None, precision);
+            black_box(&out);
+        };
+        all.push((format!("linear {name}"), Box::new(run)));
+    }
+}
+
+/// None is NaN in e4m3.
 fn code_bytes(bits: u32) -> Vec<u8> {
-    values(COUNT).iter().map(|value| (value.to_bits() >> 8) as u8 & ((1u16 << bits) - 1) as u8).collect()
+    let code = |value: &f32| (value.to_bits() >> 8) as u8 & ((1u16 << bits) - 1) as u8;
+    values(COUNT).iter().map(code).map(|code| if code & 0x7F == 0x7F { 0 } else { code }).collect()
 }
 
 fn bf16_bytes() -> Vec<u8> {

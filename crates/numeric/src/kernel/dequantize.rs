@@ -42,7 +42,14 @@ pub fn dequantize_row(isa: Isa, kind: CodeKind, codes: &[u8], scales: RowScales<
         CodeKind::Integer { .. } | CodeKind::OffsetInteger { .. } => {
             dispatch(isa, Groups { decoder: IntegerDecoder::new(kind), codes, scales, out });
         }
-        CodeKind::Float(format) => dispatch(isa, Groups { decoder: FloatDecoder::new(format), codes, scales, out }),
+        CodeKind::Float(format) => {
+            let decoder = FloatDecoder::new(format);
+            #[cfg(target_arch = "aarch64")]
+            if let Some(decoder) = isa.neon().and_then(|neon| neon.decoder(format, decoder)) {
+                return dispatch(isa, Groups { decoder, codes, scales, out });
+            }
+            dispatch(isa, Groups { decoder, codes, scales, out });
+        }
     }
 }
 
@@ -119,9 +126,7 @@ impl<D: CodeDecoder> Loop for Groups<'_, D> {
             let zero_point = zero_points.get(index).copied().unwrap_or(0.0);
             let (head, rest) = codes.split_at(length.min(codes.len()));
             let (values, others) = std::mem::take(&mut out).split_at_mut(head.len());
-            for (code, value) in head.iter().zip(values) {
-                *value = self.decoder.decode(*code, zero_point) * *scale;
-            }
+            self.decoder.scaled(head, zero_point, *scale, values);
             (codes, out, length) = (rest, others, group);
         }
     }
@@ -182,6 +187,14 @@ impl FloatDecoder {
 /// From one code to its value, without its scale.
 pub(crate) trait CodeDecoder: Copy {
     fn decode(self, code: u8, zero_point: f32) -> f32;
+
+    /// The values of some codes at one scale.
+    #[inline(always)]
+    fn scaled(self, codes: &[u8], zero_point: f32, scale: f32, out: &mut [f32]) {
+        for (code, value) in codes.iter().zip(out) {
+            *value = self.decode(*code, zero_point) * scale;
+        }
+    }
 }
 
 impl CodeDecoder for IntegerDecoder {
