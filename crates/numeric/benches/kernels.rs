@@ -12,7 +12,8 @@ use kvant_numeric::format::{Int, MiniFloat};
 use kvant_numeric::ggml::{self, GgmlType};
 use kvant_numeric::kernel::*;
 use kvant_numeric::linalg::{
-    AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, Precision, QUERIES, ScoreBias,
+    AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, Precision, QUERIES, ScoreBias, Weight, linear,
+    linear_rows,
 };
 use kvant_numeric::pack::{pack_bits, unpack_bits};
 use kvant_numeric::simd::Isa;
