@@ -44,7 +44,7 @@ impl Iq4 {
         for pair in IQ4_LEVELS.windows(2) {
             let (low, high) = (f32::from(pair[0]), f32::from(pair[1]));
             let (middle, step) = ((low + high) / 2.0, step(low, high));
-            sum = sum + Lanes::splat(step).where_less(Lanes::splat(middle), numbers, Lanes::splat(0.0));
+            sum = sum + numbers.step_above(middle, step);
         }
         sum
     }
@@ -77,7 +77,7 @@ impl E2m1 {
         for pair in E2M1_DOUBLED[..8].windows(2) {
             let (low, high) = (f32::from(pair[0]) / 2.0, f32::from(pair[1]) / 2.0);
             let (middle, step) = ((low + high) / 2.0, step(low, high));
-            sum = sum + Lanes::splat(step).where_less(Lanes::splat(middle), magnitudes, Lanes::splat(0.0));
+            sum = sum + magnitudes.step_above(middle, step);
         }
         sum
     }

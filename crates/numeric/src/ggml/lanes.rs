@@ -1,7 +1,7 @@
 //! Numbers of several groups side by side, one lane a group. What a search does to one group it does to all of them at
 //! once, every lane in the order of the scalar formula: no sum runs across lanes, so that vectors change no bit.
 
-use crate::simd::{Difference, FiniteOr, Greater, Lesser, Product, Quotient, Sum, lanewise, where_less};
+use crate::simd::{BY_HAND, Difference, FiniteOr, Greater, Lesser, Product, Quotient, Sum, lanewise, where_less};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// `L` numbers, one a lane.
@@ -43,19 +43,34 @@ impl<const L: usize> Lanes<L> {
     /// The nearest integer, half to even, of magnitudes below 2^22.
     #[inline(always)]
     pub fn round(self) -> Self {
-        self + Self::splat(TO_INTEGER) - Self::splat(TO_INTEGER)
+        if BY_HAND {
+            return self + Self::splat(TO_INTEGER) - Self::splat(TO_INTEGER);
+        }
+        self.map(|lane| (lane + TO_INTEGER) - TO_INTEGER)
     }
 
     /// `1 / self`, or 0 where that is not finite.
     #[inline(always)]
     pub fn inverse(self) -> Self {
-        Lanes(lanewise::<FiniteOr, L>((Self::splat(1.0) / self).0, [0.0; L]))
+        if BY_HAND {
+            return Lanes(lanewise::<FiniteOr, L>((Self::splat(1.0) / self).0, [0.0; L]));
+        }
+        self.map(super::scale::inverse)
     }
 
     /// `self` in lanes where `a < b`, `other` elsewhere.
     #[inline(always)]
     pub fn where_less(self, a: Self, b: Self, other: Self) -> Self {
         Lanes(where_less(a.0, b.0, self.0, other.0))
+    }
+
+    /// `step` in lanes above `bound`, 0 elsewhere.
+    #[inline(always)]
+    pub fn step_above(self, bound: f32, step: f32) -> Self {
+        if BY_HAND {
+            return Self::splat(step).where_less(Self::splat(bound), self, Self::splat(0.0));
+        }
+        self.map(|lane| if lane > bound { step } else { 0.0 })
     }
 
     /// The sum of all lanes, first to last.

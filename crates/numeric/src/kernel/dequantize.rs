@@ -45,8 +45,8 @@ pub fn dequantize_row(isa: Isa, kind: CodeKind, codes: &[u8], scales: RowScales<
         CodeKind::Float(format) => {
             let decoder = FloatDecoder::new(format);
             #[cfg(target_arch = "aarch64")]
-            if let Some(decoder) = isa.neon().and_then(|neon| neon.decoder(format, decoder)) {
-                return dispatch(isa, Groups { decoder, codes, scales, out });
+            if let Some(by_hand) = isa.neon().and_then(|neon| neon.decoder(format)) {
+                return by_hand.row(codes, scales, out, |code| FloatDecoder::decode(decoder, code));
             }
             dispatch(isa, Groups { decoder, codes, scales, out });
         }
@@ -126,7 +126,9 @@ impl<D: CodeDecoder> Loop for Groups<'_, D> {
             let zero_point = zero_points.get(index).copied().unwrap_or(0.0);
             let (head, rest) = codes.split_at(length.min(codes.len()));
             let (values, others) = std::mem::take(&mut out).split_at_mut(head.len());
-            self.decoder.scaled(head, zero_point, *scale, values);
+            for (code, value) in head.iter().zip(values) {
+                *value = self.decoder.decode(*code, zero_point) * *scale;
+            }
             (codes, out, length) = (rest, others, group);
         }
     }
@@ -187,14 +189,6 @@ impl FloatDecoder {
 /// From one code to its value, without its scale.
 pub(crate) trait CodeDecoder: Copy {
     fn decode(self, code: u8, zero_point: f32) -> f32;
-
-    /// The values of some codes at one scale.
-    #[inline(always)]
-    fn scaled(self, codes: &[u8], zero_point: f32, scale: f32, out: &mut [f32]) {
-        for (code, value) in codes.iter().zip(out) {
-            *value = self.decode(*code, zero_point) * scale;
-        }
-    }
 }
 
 impl CodeDecoder for IntegerDecoder {

@@ -84,25 +84,13 @@ impl ElementLoop for Widen<'_> {
 #[cfg_attr(not(target_arch = "aarch64"), expect(unused_variables))]
 fn widen_codes(isa: Isa, format: MiniFloat, bytes: &[u8], out: &mut [f32]) {
     #[cfg(target_arch = "aarch64")]
-    if let Some(decoder) = isa.neon().and_then(|neon| neon.decoder(format, ByFormat(format))) {
+    if let Some(by_hand) = isa.neon().and_then(|neon| neon.decoder(format)) {
         let count = bytes.len().min(out.len());
-        return super::CodeDecoder::scaled(decoder, &bytes[..count], 0.0, 1.0, &mut out[..count]);
+        return by_hand.scaled(&bytes[..count], 1.0, &mut out[..count], |code| format.decode(code));
     }
     let table: [f32; 256] = std::array::from_fn(|code| format.decode(code as u8));
     for (out, code) in out.iter_mut().zip(bytes) {
         *out = table[usize::from(*code)];
-    }
-}
-
-/// Single codes as their format says.
-#[cfg(target_arch = "aarch64")]
-#[derive(Clone, Copy)]
-struct ByFormat(MiniFloat);
-
-#[cfg(target_arch = "aarch64")]
-impl super::CodeDecoder for ByFormat {
-    fn decode(self, code: u8, _: f32) -> f32 {
-        self.0.decode(code)
     }
 }
 

@@ -63,15 +63,28 @@ pairwise!(
     vbslq_f32(vcaltq_f32(a, vdupq_n_f32(f32::INFINITY)), a, b)
 );
 
+/// Whether lanes are computed by hand.
+pub(crate) const BY_HAND: bool = cfg!(target_arch = "aarch64");
+
 /// Lanes that are whole vectors.
 const fn in_vectors(lanes: usize) -> usize {
-    if cfg!(target_arch = "aarch64") { lanes / 4 * 4 } else { 0 }
+    if BY_HAND { lanes / 4 * 4 } else { 0 }
 }
 
 /// The operation on each pair of lanes.
+#[cfg(not(target_arch = "aarch64"))]
 #[inline(always)]
 pub(crate) fn lanewise<O: Pairwise, const L: usize>(mut a: [f32; L], b: [f32; L]) -> [f32; L] {
-    #[cfg(target_arch = "aarch64")]
+    for (a, b) in a.iter_mut().zip(b) {
+        *a = O::of(*a, b);
+    }
+    a
+}
+
+/// The operation on each pair of lanes.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub(crate) fn lanewise<O: Pairwise, const L: usize>(mut a: [f32; L], b: [f32; L]) -> [f32; L] {
     for (a, b) in a.as_chunks_mut::<4>().0.iter_mut().zip(b.as_chunks::<4>().0) {
         // SAFETY: NEON is part of the architecture.
         unsafe { store(O::of_four(load(a), load(b)), a) }
@@ -91,8 +104,9 @@ pub(crate) fn where_less<const L: usize>(a: [f32; L], b: [f32; L], mut x: [f32; 
         // SAFETY: NEON is part of the architecture.
         unsafe { store(vbslq_f32(vcltq_f32(load(&of(&a)), load(&of(&b))), load(x), load(&of(&y))), x) }
     }
-    for lane in const { in_vectors(L) }..L {
-        x[lane] = if a[lane] < b[lane] { x[lane] } else { y[lane] };
+    let done = const { in_vectors(L) };
+    for (i, lane) in x[done..].iter_mut().enumerate() {
+        *lane = if a[done + i] < b[done + i] { *lane } else { y[done + i] };
     }
     x
 }

@@ -22,7 +22,9 @@ pub(crate) use dispatch::dispatch_256;
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;
 pub(crate) use lanes::{LANES, add_products};
-pub(crate) use lanewise::{Difference, FiniteOr, Greater, Lesser, Product, Quotient, Sum, lanewise, where_less};
+pub(crate) use lanewise::{
+    BY_HAND, Difference, FiniteOr, Greater, Lesser, Product, Quotient, Sum, lanewise, where_less,
+};
 pub(crate) use prefetch::prefetch;
 pub(crate) use table::entries;
 pub(crate) use tile::{SIDE, Start, Tile, TileUnit, Tiles};
