@@ -17,13 +17,24 @@ pub(crate) trait Element {
     type Stored: Copy;
     /// Its bit pattern: sign and magnitude, as in every IEEE format.
     type Bits: Bits;
-    /// Whether every element is a bfloat16.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
-    const IS_BF16: bool = false;
+    /// What [`Element::Stored`] holds, for loops by hand.
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
+    const FLOAT: StoredFloat;
 
     fn bits(stored: Self::Stored) -> Self::Bits;
 
     fn widen(bits: Self::Bits) -> f32;
+}
+
+/// The float in the bytes of an element, in little-endian order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoredFloat {
+    /// IEEE binary32.
+    Single,
+    /// IEEE binary16.
+    Half,
+    /// bfloat16.
+    Brain,
 }
 
 /// Bit patterns of sign and magnitude.
@@ -80,6 +91,7 @@ pub(crate) struct Brain;
 impl Element for Value {
     type Stored = f32;
     type Bits = u32;
+    const FLOAT: StoredFloat = StoredFloat::Single;
 
     #[inline(always)]
     fn bits(stored: f32) -> u32 {
@@ -95,6 +107,7 @@ impl Element for Value {
 impl Element for Single {
     type Stored = [u8; 4];
     type Bits = u32;
+    const FLOAT: StoredFloat = StoredFloat::Single;
 
     #[inline(always)]
     fn bits(stored: [u8; 4]) -> u32 {
@@ -110,6 +123,7 @@ impl Element for Single {
 impl Element for Half {
     type Stored = [u8; 2];
     type Bits = u16;
+    const FLOAT: StoredFloat = StoredFloat::Half;
 
     #[inline(always)]
     fn bits(stored: [u8; 2]) -> u16 {
@@ -125,7 +139,7 @@ impl Element for Half {
 impl Element for Brain {
     type Stored = [u8; 2];
     type Bits = u16;
-    const IS_BF16: bool = true;
+    const FLOAT: StoredFloat = StoredFloat::Brain;
 
     #[inline(always)]
     fn bits(stored: [u8; 2]) -> u16 {

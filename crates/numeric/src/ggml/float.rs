@@ -28,7 +28,16 @@ impl Layout for F16 {
     const BYTES: usize = 2;
 
     fn quantize(isa: Isa, rows: Rows<'_>, out: &mut [u8]) {
-        encode_blocks::<F16, 1, 2>(isa, rows.values, out);
+        let (values, out) = (rows.values, out.as_chunks_mut::<2>().0);
+        #[cfg(target_arch = "aarch64")]
+        let (values, out) = match isa.neon() {
+            Some(neon) => {
+                let done = neon.narrow_to_finite_f16(values, out);
+                (&values[done..], &mut out[done..])
+            }
+            None => (values, out),
+        };
+        encode_blocks::<F16, 1, 2>(isa, values, out.as_flattened_mut());
     }
 
     fn dequantize(isa: Isa, bytes: &[u8], out: &mut [f32]) {

@@ -18,7 +18,7 @@ use super::lanes::Lanes;
 use super::planes::{put_nibbles, take_nibbles};
 use super::tile::{Tile, codes_of};
 use crate::format::MiniFloat;
-use crate::simd::Isa;
+use crate::simd::{Isa, entries};
 
 pub(super) struct Mxfp4;
 
@@ -187,15 +187,16 @@ impl Decode<64, 36> for Nvfp4 {
     fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
         let mut codes = [0; 64];
         let (scales, _) = Nvfp4::take(block, &mut codes);
-        for ((out, codes), scale) in out.chunks_exact_mut(16).zip(codes.chunks_exact(16)).zip(scales) {
+        let groups = out.as_chunks_mut::<16>().0.iter_mut().zip(codes.as_chunks::<16>().0);
+        for ((out, codes), scale) in groups.zip(scales) {
             decode_codes(half_of_e4m3(scale as u8), codes, out);
         }
     }
 }
 
 #[inline(always)]
-fn decode_codes(half_scale: f32, codes: &[u8], out: &mut [f32]) {
-    for (out, code) in out.iter_mut().zip(codes) {
-        *out = half_scale * f32::from(E2M1_DOUBLED[usize::from(*code & 0xF)]);
+fn decode_codes<const N: usize>(half_scale: f32, codes: &[u8; N], out: &mut [f32; N]) {
+    for (out, doubled) in out.iter_mut().zip(entries(&E2M1_DOUBLED, codes)) {
+        *out = half_scale * f32::from(doubled);
     }
 }

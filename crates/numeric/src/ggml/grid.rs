@@ -44,7 +44,7 @@ impl Iq4 {
         for pair in IQ4_LEVELS.windows(2) {
             let (low, high) = (f32::from(pair[0]), f32::from(pair[1]));
             let (middle, step) = ((low + high) / 2.0, step(low, high));
-            sum = sum + numbers.map(|number| if number > middle { step } else { 0.0 });
+            sum = sum + numbers.step_above(middle, step);
         }
         sum
     }
@@ -77,7 +77,7 @@ impl E2m1 {
         for pair in E2M1_DOUBLED[..8].windows(2) {
             let (low, high) = (f32::from(pair[0]) / 2.0, f32::from(pair[1]) / 2.0);
             let (middle, step) = ((low + high) / 2.0, step(low, high));
-            sum = sum + magnitudes.map(|magnitude| if magnitude > middle { step } else { 0.0 });
+            sum = sum + magnitudes.step_above(middle, step);
         }
         sum
     }
@@ -87,13 +87,13 @@ impl Grid for E2m1 {
     #[inline(always)]
     fn nearest<const L: usize>(self, numbers: Lanes<L>) -> Lanes<L> {
         let magnitude = Self::count(numbers.map(f32::abs), |low, high| high - low);
-        magnitude.zip(numbers, |magnitude, number| if number < 0.0 { -magnitude } else { magnitude })
+        (-magnitude).where_less(numbers, Lanes::splat(0.0), magnitude)
     }
 
     #[inline(always)]
     fn codes<const L: usize>(self, levels: Lanes<L>) -> Lanes<L> {
         let magnitude = Self::count(levels.map(f32::abs), |_, _| 1.0);
-        magnitude.zip(levels, |magnitude, level| if level < 0.0 { magnitude + 8.0 } else { magnitude })
+        (magnitude + Lanes::splat(8.0)).where_less(levels, Lanes::splat(0.0), magnitude)
     }
 }
 

@@ -16,7 +16,7 @@ use super::symmetric::Q4_0;
 use super::symmetric_fit::{SymmetricSearch, Trials};
 use super::symmetric_scales::{symmetric_block, symmetric_blocks};
 use crate::arithmetic::f16_to_f32;
-use crate::simd::Isa;
+use crate::simd::{Isa, entries};
 
 pub(super) struct Iq4Nl;
 
@@ -137,7 +137,7 @@ impl Decode<256, 136> for Iq4Xs {
 
 #[inline(always)]
 fn decode_codes(scale: f32, codes: &[u8; 32], out: &mut [f32; 32]) {
-    for (out, code) in out.iter_mut().zip(codes) {
-        *out = scale * f32::from(IQ4_LEVELS[usize::from(*code & 0xF)]);
+    for (out, level) in out.iter_mut().zip(entries(&IQ4_LEVELS, codes)) {
+        *out = scale * f32::from(level);
     }
 }

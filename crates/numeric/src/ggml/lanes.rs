@@ -1,6 +1,7 @@
 //! Numbers of several groups side by side, one lane a group. What a search does to one group it does to all of them at
 //! once, every lane in the order of the scalar formula: no sum runs across lanes, so that vectors change no bit.
 
+use crate::simd::{BY_HAND, Difference, FiniteOr, Greater, Lesser, Product, Quotient, Sum, lanewise, where_less};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// `L` numbers, one a lane.
@@ -27,46 +28,49 @@ impl<const L: usize> Lanes<L> {
         self
     }
 
-    /// `f` of each pair of lanes.
-    #[inline(always)]
-    pub fn zip(mut self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
-        for (lane, other) in self.0.iter_mut().zip(other.0) {
-            *lane = f(*lane, other);
-        }
-        self
-    }
-
     /// The greater; `other` where one is NaN.
     #[inline(always)]
     pub fn max(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a > b { a } else { b })
+        Lanes(lanewise::<Greater, L>(self.0, other.0))
     }
 
     /// The lesser; `other` where one is NaN.
     #[inline(always)]
     pub fn min(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a < b { a } else { b })
+        Lanes(lanewise::<Lesser, L>(self.0, other.0))
     }
 
     /// The nearest integer, half to even, of magnitudes below 2^22.
     #[inline(always)]
     pub fn round(self) -> Self {
+        if BY_HAND {
+            return self + Self::splat(TO_INTEGER) - Self::splat(TO_INTEGER);
+        }
         self.map(|lane| (lane + TO_INTEGER) - TO_INTEGER)
     }
 
     /// `1 / self`, or 0 where that is not finite.
     #[inline(always)]
     pub fn inverse(self) -> Self {
+        if BY_HAND {
+            return Lanes(lanewise::<FiniteOr, L>((Self::splat(1.0) / self).0, [0.0; L]));
+        }
         self.map(super::scale::inverse)
     }
 
     /// `self` in lanes where `a < b`, `other` elsewhere.
     #[inline(always)]
-    pub fn where_less(mut self, a: Self, b: Self, other: Self) -> Self {
-        for (i, lane) in self.0.iter_mut().enumerate() {
-            *lane = if a.0[i] < b.0[i] { *lane } else { other.0[i] };
+    pub fn where_less(self, a: Self, b: Self, other: Self) -> Self {
+        Lanes(where_less(a.0, b.0, self.0, other.0))
+    }
+
+    /// `step` in lanes above `bound`, 0 elsewhere.
+    #[inline(always)]
+    pub fn step_above(self, bound: f32, step: f32) -> Self {
+        if BY_HAND {
+            return Self::splat(step).where_less(Self::splat(bound), self, Self::splat(0.0));
         }
-        self
+        self.map(|lane| if lane > bound { step } else { 0.0 })
     }
 
     /// The sum of all lanes, first to last.
@@ -87,7 +91,7 @@ impl<const L: usize> Add for Lanes<L> {
 
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        self.zip(other, |a, b| a + b)
+        Lanes(lanewise::<Sum, L>(self.0, other.0))
     }
 }
 
@@ -96,7 +100,7 @@ impl<const L: usize> Sub for Lanes<L> {
 
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
-        self.zip(other, |a, b| a - b)
+        Lanes(lanewise::<Difference, L>(self.0, other.0))
     }
 }
 
@@ -105,7 +109,7 @@ impl<const L: usize> Mul for Lanes<L> {
 
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
-        self.zip(other, |a, b| a * b)
+        Lanes(lanewise::<Product, L>(self.0, other.0))
     }
 }
 
@@ -114,7 +118,7 @@ impl<const L: usize> Div for Lanes<L> {
 
     #[inline(always)]
     fn div(self, other: Self) -> Self {
-        self.zip(other, |a, b| a / b)
+        Lanes(lanewise::<Quotient, L>(self.0, other.0))
     }
 }
 

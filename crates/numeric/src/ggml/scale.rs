@@ -25,18 +25,27 @@ pub(super) fn inverse(scale: f32) -> f32 {
 }
 
 /// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds to an integer, half to even, which is then in the
-/// low bits of the mantissa. Unlike a cast, that is vectors on every instruction set.
+/// low bits of the mantissa. Unlike a cast, that is vectors on x86-64.
 pub(super) const TO_INTEGER: f32 = 12_582_912.0;
 
 /// The largest magnitude that the functions below round; larger values saturate.
 const LARGEST: f32 = 65_536.0;
 
+/// Whether the architecture casts with any rounding in one instruction.
+const HAS_ROUNDING_CASTS: bool = cfg!(target_arch = "aarch64");
+
+/// The value within the largest magnitudes.
+#[inline(always)]
+fn saturated(value: f32) -> f32 {
+    // Comparisons, as `max` and `min` would look for NaN.
+    let value = if value > -LARGEST { value } else { -LARGEST };
+    if value < LARGEST { value } else { LARGEST }
+}
+
 /// The nearest integer, half to even, and how much it is less than `value`.
 #[inline(always)]
 fn round(value: f32) -> (i32, f32) {
-    // Comparisons, as `max` and `min` would look for NaN.
-    let value = if value > -LARGEST { value } else { -LARGEST };
-    let value = if value < LARGEST { value } else { LARGEST };
+    let value = saturated(value);
     let shifted = value + TO_INTEGER;
     (shifted.to_bits() as i32 - TO_INTEGER.to_bits() as i32, value - (shifted - TO_INTEGER))
 }
@@ -44,6 +53,9 @@ fn round(value: f32) -> (i32, f32) {
 /// The greatest integer that is not above `value`.
 #[inline(always)]
 pub(super) fn floor(value: f32) -> i32 {
+    if HAS_ROUNDING_CASTS {
+        return saturated(value).floor() as i32;
+    }
     let (nearest, rest) = round(value);
     nearest - i32::from(rest < 0.0)
 }
@@ -51,6 +63,9 @@ pub(super) fn floor(value: f32) -> i32 {
 /// The nearest integer, halves away from zero, as C's `roundf`.
 #[inline(always)]
 pub(super) fn round_half_away(value: f32) -> i32 {
+    if HAS_ROUNDING_CASTS {
+        return saturated(value).round() as i32;
+    }
     let (nearest, rest) = round(value);
     nearest + i32::from((rest == 0.5) & (value > 0.0)) - i32::from((rest == -0.5) & (value < 0.0))
 }

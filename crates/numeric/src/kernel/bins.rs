@@ -138,18 +138,24 @@ impl Loop for Count<'_> {
         let (unsure_slot, zero_slot) = (bins.number, bins.number + 1);
         let mut places = [0u32; BLOCK];
         for block in values.chunks(BLOCK) {
-            let mut any = false;
+            let mut any = 0;
             for (place, value) in places.iter_mut().zip(block) {
                 let value = f32::from_bits(value.to_bits() & sign);
                 let (bin, sure) = line.bin(value);
                 let slot = if sure { bin as u32 } else { unsure_slot };
                 *place = if value == 0.0 { zero_slot } else { slot };
-                any |= *place == unsure_slot;
+                any |= u32::from(*place == unsure_slot);
             }
-            for (lane, place) in places[..block.len()].iter().enumerate() {
-                counters[*place as usize][lane % LANES] += 1;
+            let (fours, rest) = places[..block.len()].as_chunks::<LANES>();
+            for four in fours {
+                for (lane, place) in four.iter().enumerate() {
+                    counters[*place as usize][lane] += 1;
+                }
             }
-            if any {
+            for (lane, place) in rest.iter().enumerate() {
+                counters[*place as usize][lane] += 1;
+            }
+            if any != 0 {
                 let left = places.iter().zip(block).filter(|(place, _)| **place == unsure_slot);
                 unsure.extend(left.map(|(_, value)| f32::from_bits(value.to_bits() & sign)));
             }

@@ -42,7 +42,14 @@ pub fn dequantize_row(isa: Isa, kind: CodeKind, codes: &[u8], scales: RowScales<
         CodeKind::Integer { .. } | CodeKind::OffsetInteger { .. } => {
             dispatch(isa, Groups { decoder: IntegerDecoder::new(kind), codes, scales, out });
         }
-        CodeKind::Float(format) => dispatch(isa, Groups { decoder: FloatDecoder::new(format), codes, scales, out }),
+        CodeKind::Float(format) => {
+            let decoder = FloatDecoder::new(format);
+            #[cfg(target_arch = "aarch64")]
+            if let Some(by_hand) = isa.neon().and_then(|neon| neon.decoder(format)) {
+                return by_hand.row(codes, scales, out, |code| FloatDecoder::decode(decoder, code));
+            }
+            dispatch(isa, Groups { decoder, codes, scales, out });
+        }
     }
 }
 

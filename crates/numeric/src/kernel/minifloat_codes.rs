@@ -35,6 +35,10 @@ pub fn encode_elements(
     if let Some(avx512) = isa.avx512().filter(|avx512| avx512.takes(group) && format.is_signed()) {
         return super::elements::visit_elements(elements, avx512.by_hand(body));
     }
+    #[cfg(target_arch = "aarch64")]
+    if let Some(neon) = isa.neon().filter(|neon| neon.takes(group) && format.is_signed()) {
+        return super::elements::visit_elements(elements, neon.by_hand(body));
+    }
     dispatch_elements(isa, elements, body);
 }
 

@@ -10,6 +10,14 @@ pub fn narrow_to_bf16(isa: Isa, values: &[f32], out: &mut [[u8; 2]]) {
 
 /// The same to binary16; past 65520 it is infinity.
 pub fn narrow_to_f16(isa: Isa, values: &[f32], out: &mut [[u8; 2]]) {
+    #[cfg(target_arch = "aarch64")]
+    let (values, out) = match isa.neon() {
+        Some(neon) => {
+            let done = neon.narrow_to_f16(values, out);
+            (&values[done..], &mut out[done..])
+        }
+        None => (values, out),
+    };
     dispatch(isa, Narrow { values, out, bits: f32_to_f16 });
 }
 

@@ -54,13 +54,17 @@ impl FloatDType {
 pub fn widen(isa: Isa, source: FloatDType, bytes: &[u8], out: &mut [f32]) {
     match Elements::stored(source, bytes) {
         Some(elements) => widen_elements(isa, elements, out),
-        None if source == FloatDType::E5m2 => look_up(MiniFloat::E5M2, bytes, out),
-        None => look_up(MiniFloat::E4M3, bytes, out),
+        None if source == FloatDType::E5m2 => widen_codes(isa, MiniFloat::E5M2, bytes, out),
+        None => widen_codes(isa, MiniFloat::E4M3, bytes, out),
     }
 }
 
 /// [`widen`] of elements as they come.
 pub fn widen_elements(isa: Isa, elements: Elements<'_>, out: &mut [f32]) {
+    #[cfg(target_arch = "aarch64")]
+    if let (Some(neon), Elements::F16(stored)) = (isa.neon(), elements) {
+        return neon.widen_f16(stored, out);
+    }
     dispatch_elements(isa, elements, Widen { out });
 }
 
@@ -77,7 +81,13 @@ impl ElementLoop for Widen<'_> {
     }
 }
 
-fn look_up(format: MiniFloat, bytes: &[u8], out: &mut [f32]) {
+#[cfg_attr(not(target_arch = "aarch64"), expect(unused_variables))]
+fn widen_codes(isa: Isa, format: MiniFloat, bytes: &[u8], out: &mut [f32]) {
+    #[cfg(target_arch = "aarch64")]
+    if let Some(by_hand) = isa.neon().and_then(|neon| neon.decoder(format)) {
+        let count = bytes.len().min(out.len());
+        return by_hand.scaled(&bytes[..count], 1.0, &mut out[..count], |code| format.decode(code));
+    }
     let table: [f32; 256] = std::array::from_fn(|code| format.decode(code as u8));
     for (out, code) in out.iter_mut().zip(bytes) {
         *out = table[usize::from(*code)];
@@ -120,5 +130,19 @@ mod tests {
         let mut out = [0.0; 2];
         widen(Isa::best(), FloatDType::E4m3, &[0x7E, 0x80], &mut out);
         assert_eq!(bits(&out), bits(&[448.0, -0.0]));
+    }
+
+    #[test]
+    fn every_fp8_code_widens_as_specified_on_every_isa() {
+        for (source, format) in [(FloatDType::E4m3, MiniFloat::E4M3), (FloatDType::E5m2, MiniFloat::E5M2)] {
+            // Codes that are not finite beside such that are, and alone; and some left over.
+            let codes: Vec<u8> = (0..=255).chain((0..=255).map(|code: u8| code.wrapping_mul(7))).chain(0..9).collect();
+            let expected: Vec<f32> = codes.iter().map(|code| format.decode(*code)).collect();
+            for isa in Isa::available() {
+                let mut out = vec![0.0; codes.len()];
+                widen(isa, source, &codes, &mut out);
+                assert_eq!(bits(&out), bits(&expected), "{source:?} on {}", isa.name());
+            }
+        }
     }
 }

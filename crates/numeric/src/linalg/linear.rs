@@ -97,7 +97,7 @@ impl<'a> Weight<'a> {
 ///
 /// In `f32` the products and sums are those of `f32`. In bfloat16 `x` and the weight are rounded to it, ties to even,
 /// products are exact, sums are `f32`, and `out` is rounded after the bias was added. Where the CPU multiplies
-/// tiles (AMX, AVX-512 BF16), it does this, and with AMX products of `f32` with bfloat16 weights too (`x` as a sum of three
+/// tiles (AMX, AVX-512 BF16, BFMMLA), it does this, and with AMX products of `f32` with bfloat16 weights too (`x` as a sum of three
 /// bfloat16, which is exact save for what is below the smallest normal number); its sums may differ in the last bits from those of
 /// other CPUs.
 ///

@@ -3,6 +3,9 @@
 
 use super::isa::{Isa, Level};
 use super::tile::{SIDE, Tile};
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::*;
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 /// Numbers in memory: number `(row, column)` is element `row * row_step + column * column_step`.
@@ -27,6 +30,7 @@ pub(crate) fn add_rows_by_hand(isa: Isa, a: Factors<'_>, b: &[[Tile; 2]], out: &
     let inside = last.0 + last.1 < a.data.len() && a.columns <= b.len() * SIDE && a.rows <= out.len() * SIDE;
     assert!(inside, "outside of a slice");
     let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
     if isa.level() == Level::Avx512 {
         while done + AVX512_ROWS <= a.rows {
             // SAFETY: an `Isa` of this level exists only where AVX-512 was detected; the bounds were just checked.
@@ -35,21 +39,23 @@ pub(crate) fn add_rows_by_hand(isa: Isa, a: Factors<'_>, b: &[[Tile; 2]], out: &
         }
     }
     if isa.level() != Level::Baseline {
-        while done + AVX2_ROWS <= a.rows {
-            // SAFETY: an `Isa` of these levels exists only where AVX2 and FMA were detected; the bounds were checked.
-            unsafe { avx2(a, b, out, done) }
-            done += AVX2_ROWS;
+        while done + FEW_ROWS <= a.rows {
+            // SAFETY: an `Isa` of these levels exists only where AVX2 and FMA, or NEON, were detected; the bounds were checked.
+            unsafe { few_rows(a, b, out, done) }
+            done += FEW_ROWS;
         }
     }
     done
 }
 
-/// Rows of sums that registers hold.
+/// Rows of sums that registers hold with AVX-512.
+#[cfg(target_arch = "x86_64")]
 const AVX512_ROWS: usize = 8;
 
 /// # Safety
 ///
 /// As [`add_rows_by_hand`] checks, for the rows from `at` on.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512(a: Factors<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]], at: usize) {
     // SAFETY: a row of a tile has the 64 bytes that are read, aligned.
@@ -77,21 +83,22 @@ unsafe fn avx512(a: Factors<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]], at: usi
     }
 }
 
-/// Rows of sums that registers hold, with a row of `b`.
-const AVX2_ROWS: usize = 2;
+/// Rows of sums that registers hold with AVX2 and NEON, with a row of `b`.
+const FEW_ROWS: usize = 2;
 
 /// # Safety
 ///
 /// As [`add_rows_by_hand`] checks, for the rows from `at` on.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2(a: Factors<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]], at: usize) {
+unsafe fn few_rows(a: Factors<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]], at: usize) {
     // SAFETY: a row of a tile has the two halves that are read, aligned.
     let load =
         |tile: &Tile, row: usize, half: usize| unsafe { _mm256_load_ps(tile.0[row].as_ptr().add(8 * half).cast()) };
     let load = |pair: &[Tile; 2], row: usize| {
         [load(&pair[0], row, 0), load(&pair[0], row, 1), load(&pair[1], row, 0), load(&pair[1], row, 1)]
     };
-    let mut sums = [[_mm256_setzero_ps(); 4]; AVX2_ROWS];
+    let mut sums = [[_mm256_setzero_ps(); 4]; FEW_ROWS];
     for (row, sums) in sums.iter_mut().enumerate() {
         *sums = load(&out[(at + row) / SIDE], (at + row) % SIDE);
     }
@@ -116,6 +123,46 @@ unsafe fn avx2(a: Factors<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]], at: usize
     }
 }
 
+/// # Safety
+///
+/// As [`add_rows_by_hand`] checks, for the rows from `at` on.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn few_rows(a: Factors<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]], at: usize) {
+    /// Vectors of a row.
+    const PARTS: usize = 8;
+    // SAFETY: a row of a tile has the four quarters that are read.
+    let load = |pair: &[Tile; 2], row: usize, part: usize| unsafe {
+        vld1q_f32(pair[part / 4].0[row].as_ptr().add(4 * (part % 4)).cast())
+    };
+    let mut sums = [[vdupq_n_f32(0.0); PARTS]; FEW_ROWS];
+    for (row, sums) in sums.iter_mut().enumerate() {
+        for (part, sum) in sums.iter_mut().enumerate() {
+            *sum = load(&out[(at + row) / SIDE], (at + row) % SIDE, part);
+        }
+    }
+    for column in 0..a.columns {
+        let b = &b[column / SIDE];
+        let factors = [0, 1].map(|row| {
+            // SAFETY: the caller's.
+            unsafe { *a.data.as_ptr().add((at + row) * a.row_step + column * a.column_step) }
+        });
+        for part in 0..PARTS {
+            let b = load(b, column % SIDE, part);
+            for (sums, factor) in sums.iter_mut().zip(factors) {
+                sums[part] = vfmaq_n_f32(sums[part], b, factor);
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        for (part, sum) in sums.iter().enumerate() {
+            let tile = &mut out[(at + row) / SIDE][part / 4];
+            // SAFETY: a row of a tile has the four quarters that are written.
+            unsafe { vst1q_f32(tile.0[(at + row) % SIDE].as_mut_ptr().add(4 * (part % 4)).cast(), *sum) }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,11 +183,7 @@ mod tests {
             for isa in Isa::available() {
                 let mut out = start;
                 let done = add_rows_by_hand(isa, a, &b, &mut out);
-                assert!(
-                    if isa == Isa::BASELINE { done == 0 } else { rows - done < AVX2_ROWS },
-                    "{} {done}",
-                    isa.name()
-                );
+                assert!(if isa == Isa::BASELINE { done == 0 } else { rows - done < FEW_ROWS }, "{} {done}", isa.name());
                 for (row, column) in (0..2 * SIDE).flat_map(|row| (0..2 * SIDE).map(move |column| (row, column))) {
                     let columns = if row < done { 0..columns } else { 0..0 };
                     let expected = columns.fold(at(&start, row, column), |sum, t| {

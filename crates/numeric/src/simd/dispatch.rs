@@ -24,6 +24,9 @@ pub fn dispatch<L: Loop>(isa: Isa, body: L) -> L::Output {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { run_avx512(body) },
+        // NEON is the baseline.
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => body.run(),
     }
 }
 
@@ -35,6 +38,9 @@ pub(crate) fn dispatch_256<L: Loop>(isa: Isa, body: L) -> L::Output {
         // SAFETY: an `Isa` of these levels exists only where all features of AVX2's variant were detected on this CPU.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => unsafe { run_avx2(body) },
+        // NEON is the baseline.
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => body.run(),
     }
 }
 

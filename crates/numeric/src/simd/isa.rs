@@ -14,10 +14,12 @@ pub(super) enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 impl Isa {
-    /// The baseline of the architecture: SSE2 on x86-64, NEON on aarch64.
+    /// What the compiler makes for the baseline of the architecture: SSE2 on x86-64, NEON on aarch64.
     pub const BASELINE: Isa = Isa(Level::Baseline);
 
     /// The best instruction set of this CPU, found once.
@@ -28,6 +30,7 @@ impl Isa {
 
     /// Every instruction set of this CPU, slowest first, but for those that `KVANT_DISABLE_AVX512` and `KVANT_DISABLE_AVX2` switch off,
     /// if these variables of the environment are set to anything but nothing or 0. What needs AVX-512 is off with it, and AVX-512 with AVX2.
+    /// `KVANT_DISABLE_NEON` switches off kernels that were written by hand for NEON, and what needs extensions of it.
     pub fn available() -> Vec<Isa> {
         let mut found = vec![Self::BASELINE];
         found.extend(detect());
@@ -42,6 +45,8 @@ impl Isa {
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
         }
     }
 
@@ -64,12 +69,19 @@ fn detect() -> Vec<Isa> {
     levels.into_iter().filter(|(found, _)| *found).map(|(_, level)| Isa(level)).collect()
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+/// Every aarch64 processor has NEON. It is a level of its own for kernels that were written by hand: loops are compiled once.
+#[cfg(target_arch = "aarch64")]
+fn detect() -> Vec<Isa> {
+    if is_switched_off("KVANT_DISABLE_NEON") { Vec::new() } else { vec![Isa(Level::Neon)] }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn detect() -> Vec<Isa> {
     Vec::new()
 }
 
 /// Returns whether an environment variable disables a feature.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn is_switched_off(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty() && value != "0")
 }

@@ -3,6 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::isa::{Isa, Level};
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -20,6 +22,9 @@ pub(crate) fn add_products(isa: Isa, a: &[f32], b: &[f32], lanes: &mut [f32; LAN
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { avx512(a, b, lanes) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => unsafe { neon(a, b, lanes) },
     }
     for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
         *lane += a * b;
@@ -65,6 +70,26 @@ fn avx512(a: &[[f32; LANES]], b: &[[f32; LANES]], lanes: &mut [f32; LANES]) {
     for (part, sum) in lanes.as_chunks_mut::<16>().0.iter_mut().zip(sums) {
         // SAFETY: the array has the 16 elements that are written.
         unsafe { _mm512_storeu_ps(part.as_mut_ptr(), sum) }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+fn neon(a: &[[f32; LANES]], b: &[[f32; LANES]], lanes: &mut [f32; LANES]) {
+    // SAFETY: four elements from `4 * part` on are within the 32 of an array.
+    let load = |array: &[f32; LANES], part: usize| unsafe { vld1q_f32(array.as_ptr().add(4 * (part % 8))) };
+    let mut sums = [vdupq_n_f32(0.0); 8];
+    for (part, sum) in sums.iter_mut().enumerate() {
+        *sum = load(lanes, part);
+    }
+    for (a, b) in a.iter().zip(b) {
+        for (part, sum) in sums.iter_mut().enumerate() {
+            *sum = vaddq_f32(*sum, vmulq_f32(load(a, part), load(b, part)));
+        }
+    }
+    for (part, sum) in lanes.as_chunks_mut::<4>().0.iter_mut().zip(sums) {
+        // SAFETY: the array has the four elements that are written.
+        unsafe { vst1q_f32(part.as_mut_ptr(), sum) }
     }
 }
 

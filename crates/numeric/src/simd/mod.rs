@@ -4,19 +4,27 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod columns;
 mod dispatch;
 mod isa;
 mod lanes;
+mod lanewise;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod prefetch;
+mod table;
 mod tile;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use columns::{Factors, add_rows_by_hand};
 pub(crate) use dispatch::dispatch_256;
 pub use dispatch::{Loop, dispatch};
 pub use isa::Isa;
 pub(crate) use lanes::{LANES, add_products};
+pub(crate) use lanewise::{
+    BY_HAND, Difference, FiniteOr, Greater, Lesser, Product, Quotient, Sum, lanewise, where_less,
+};
 pub(crate) use prefetch::prefetch;
+pub(crate) use table::entries;
 pub(crate) use tile::{SIDE, Start, Tile, TileUnit, Tiles};

@@ -68,13 +68,13 @@ fn add_product(isa: Isa, a: Matrix<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]]) 
 }
 
 /// The rows that are done by hand.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn by_hand(isa: Isa, a: Matrix<'_>, b: &[[Tile; 2]], out: &mut [[Tile; 2]]) -> usize {
     let Matrix { data, rows, columns, row_step, column_step } = a;
     crate::simd::add_rows_by_hand(isa, crate::simd::Factors { data, row_step, column_step, rows, columns }, b, out)
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn by_hand(_: Isa, _: Matrix<'_>, _: &[[Tile; 2]], _: &mut [[Tile; 2]]) -> usize {
     0
 }

@@ -2,7 +2,7 @@
 //! bits, so that twice as many fit a vector. Not other formats, whose tables would not fit two vectors.
 
 use super::{BLOCK, Runs, fetch_ahead, store};
-use crate::element_loop::{Element, ElementLoop, FloatCodes, Scaling};
+use crate::element_loop::{Element, ElementLoop, FloatCodes, Scaling, StoredFloat};
 use crate::format::{Encoder, MiniFloat};
 use std::arch::x86_64::*;
 
@@ -16,7 +16,8 @@ const FIRST: i16 = 127 - 3;
 /// Whether the loop is one for this file: bfloat16 in groups of whole vectors at scales that are powers of two, none so
 /// small that an element without an implicit one could have a code other than 0.
 pub(super) fn takes<E: Element>(body: &FloatCodes<'_>) -> bool {
-    let format = E::IS_BF16 && body.format == MiniFloat::E2M1 && body.scaling == Scaling::PowerOfTwo;
+    let format =
+        E::FLOAT == StoredFloat::Brain && body.format == MiniFloat::E2M1 && body.scaling == Scaling::PowerOfTwo;
     let fits =
         |scale: &f32| scale.to_bits() & 0x007F_FFFF == 0 && (2.0f32.powi(-123)..=2.0f32.powi(127)).contains(scale);
     format && body.group >= ENTRIES && body.scales.iter().all(fits)

@@ -1,21 +1,25 @@
-//! Products of 16x16 tiles of bfloat16, with AMX or AVX-512 BF16. Not matrices of any size: [`crate::linalg`] packs those into tiles.
+//! Products of 16x16 tiles of bfloat16, with AMX, AVX-512 BF16 or BFMMLA. Not matrices of any size: [`crate::linalg`] packs those into tiles.
 //!
-//! On anything but x86-64, which has neither, [`TileUnit`] has no values.
+//! On anything but x86-64 and aarch64, which have none of them, [`TileUnit`] has no values.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+mod bfmmla;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod none;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+mod transpose_neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod unit;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) use none::{TileUnit, Tiles};
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use unit::{TileUnit, Tiles};
 
 /// Rows of a tile, and words of a row.
@@ -45,7 +49,7 @@ pub(crate) enum Start {
 /// # Panics
 ///
 /// If one is not a multiple of the other.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn terms(left: usize, right: usize) -> usize {
     let terms = left.checked_div(right).unwrap_or(0);
     assert!(terms * right == left, "{left} pairs of tiles do not go with {right}");

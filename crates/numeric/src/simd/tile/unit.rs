@@ -1,24 +1,30 @@
 //! The tile unit of this CPU.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx::{Amx, Registers};
+#[cfg(target_arch = "aarch64")]
+use super::bfmmla::Vectors;
+#[cfg(target_arch = "x86_64")]
 use super::transpose::transpose;
+#[cfg(target_arch = "aarch64")]
+use super::transpose_neon::transpose;
+#[cfg(target_arch = "x86_64")]
 use super::vectors::Vectors;
 use super::{Start, Tile};
 
-/// The proof that this process may multiply tiles, and how. Each includes AVX-512.
+/// The proof that this process may multiply tiles, and how. On x86-64 each includes AVX-512.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TileUnit {
     /// In the tile registers of AMX.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx(Amx),
-    /// Rows of tiles in vectors, with AVX-512 BF16.
+    /// Rows of tiles in vectors, with AVX-512 BF16 or BFMMLA.
     Vectors(Vectors),
 }
 
 impl TileUnit {
-    /// The fastest that there is. The variables `KVANT_DISABLE_AMX` and `KVANT_DISABLE_AVX512_BF16` of the environment, set to
-    /// anything but nothing or 0, keep each from being used.
+    /// The fastest that there is. The variables `KVANT_DISABLE_AMX`, `KVANT_DISABLE_AVX512_BF16` and `KVANT_DISABLE_ARM_BF16` of the
+    /// environment, set to anything but nothing or 0, keep each from being used.
     pub(crate) fn get() -> Option<TileUnit> {
         Self::amx().or_else(Self::vectors)
     }
@@ -29,12 +35,12 @@ impl TileUnit {
         Self::amx().into_iter().chain(Self::vectors()).collect()
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn amx() -> Option<TileUnit> {
         Amx::get().map(TileUnit::Amx)
     }
 
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
     fn amx() -> Option<TileUnit> {
         None
     }
@@ -44,10 +50,10 @@ impl TileUnit {
     }
 
     /// Whether a product of so many bfloat16 for one number is faster than one of `f32`. Vectors of bfloat16 multiply twice as many
-    /// numbers as those of `f32` in the same time, tile registers many times more.
+    /// numbers as those of `f32` in the same time (BFMMLA up to four times as many), tile registers many times more.
     pub(crate) fn pays(self, terms: usize) -> bool {
         match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             TileUnit::Amx(_) => true,
             TileUnit::Vectors(_) => terms < 2,
         }
@@ -57,7 +63,7 @@ impl TileUnit {
     /// that ran on this thread meanwhile would undo it too early.
     pub(crate) fn with_tiles<R>(self, work: impl FnOnce(&Tiles) -> R) -> R {
         work(&match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             TileUnit::Amx(amx) => Tiles::Registers(Registers::configure(amx)),
             TileUnit::Vectors(vectors) => Tiles::Vectors(vectors),
         })
@@ -67,7 +73,7 @@ impl TileUnit {
     #[inline(always)]
     pub(crate) fn transpose(self, tile: &mut Tile) {
         #[allow(unsafe_code)]
-        // SAFETY: every proof includes AVX-512.
+        // SAFETY: every proof on x86-64 includes AVX-512, and NEON is part of aarch64.
         unsafe {
             transpose(tile);
         }
@@ -76,7 +82,7 @@ impl TileUnit {
 
 /// The tile unit prepared on this thread.
 pub(crate) enum Tiles {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Registers(Registers),
     Vectors(Vectors),
 }
@@ -95,7 +101,7 @@ impl Tiles {
     /// If `a` is not a multiple of `b`.
     pub(crate) fn multiply(&self, a: &[[Tile; 2]], b: &[[Tile; 2]], start: Start, sums: &mut [[Tile; 2]; 2]) {
         match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Tiles::Registers(registers) => registers.multiply(a, b, start, sums),
             Tiles::Vectors(vectors) => vectors.multiply(a, b, start, sums),
         }
