@@ -2,7 +2,7 @@
 
 use super::gate::{AccuracyArgs, GateArgs};
 use super::recipe::RecipeArgs;
-use super::run::{FinishArgs, OutputArgs, RunArgs};
+use super::run::{ConfirmArgs, FinishArgs, OutputArgs, RunArgs};
 use clap::{Arg, Args};
 
 const EXAMPLES: &str = "\
@@ -83,6 +83,9 @@ pub struct QuantizeArgs {
     /// The commit of the output.
     #[command(flatten)]
     pub finish: FinishArgs,
+    /// Whether it asks.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,
