@@ -1,6 +1,7 @@
 //! Models that are not on this machine: opened for as long as a request works on them, and what is refused of them.
 
 use crate::cancel::CancelToken;
+use crate::ending::{Stopped, concluded};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
 use crate::gguf;
@@ -31,7 +32,22 @@ pub fn open(model: &Path, output: Option<&Path>, cancel: &CancelToken) -> Result
     }
     let place = || std::env::temp_dir().join(model.to_string_lossy().replace(['/', '\\', ':'], "_"));
     let output = output.map_or_else(place, Path::to_owned);
-    Ok(match kvant_remote::open(model, &output, cancel.flag())? {
+    let opened = kvant_remote::open(model, &output, cancel.flag()).map_err(|error| {
+        let error = Error::from(error);
+        match kvant_remote::is_url(model) || error.kind == ErrorKind::Interrupted {
+            true => error,
+            // It may be a path with a mistake.
+            false => Error {
+                message: format!(
+                    "{}: there is no such folder, and no such model could be read from the Hugging Face Hub: {}",
+                    shown(model),
+                    error.message
+                ),
+                ..error
+            },
+        }
+    })?;
+    Ok(match opened {
         Opened::Local(path) => OpenedModel { path, _remote: None },
         Opened::Remote(remote) => OpenedModel { path: remote.path().to_owned(), _remote: Some(remote) },
     })
@@ -76,6 +92,17 @@ fn not_here(model: &Path) -> Error {
 /// Returns whether a path that a model was opened with stands for one elsewhere.
 pub fn is_elsewhere(path: &Path) -> bool {
     kvant_container::supply::shown_name(path).is_some()
+}
+
+/// Looks at a model; what was read of one elsewhere whose bytes could not be fetched is an error.
+///
+/// # Errors
+/// Those of `work`, and of the network.
+pub fn looked_at<T>(model: &Path, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    match is_elsewhere(model) {
+        true => concluded(|| Stopped::StartsOver, work),
+        false => work(),
+    }
 }
 
 /// Refuses what would read a model elsewhere more than once, or in another order than its files have.

@@ -117,7 +117,7 @@ impl Job {
         let remote = remote::open(&self.source.model, None, reporter.cancel())?;
         let mut job = self.reading(&remote).prepared(false)?;
         quality_level::settle(&mut job)?.iter().for_each(|note| reporter.note(note));
-        let plan = planned(&job, &reporter)?;
+        let plan = remote::looked_at(&job.source.model, || planned(&job, &reporter))?;
         plan.warnings().iter().for_each(|warning| reporter.warning(warning));
         Ok(plan)
     }

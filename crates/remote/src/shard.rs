@@ -226,6 +226,9 @@ impl Supply for Shard {
             if self.shards.client.is_cancelled() {
                 return Err(Unsupplied::Cancelled);
             }
+            if state.is_over {
+                return Err(Unsupplied::Failed(format!("{}: the model is closed", self.file().object.name())));
+            }
             self.shards.start(&mut state);
             let mut asked = Ranges::default();
             state

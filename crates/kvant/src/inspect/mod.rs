@@ -53,8 +53,11 @@ pub struct GraphInspection {
 /// Whatever is wrong with its files.
 pub fn inspect(model: &Path) -> Result<Inspection, Error> {
     let opened = remote::open(model, None, &CancelToken::new())?;
-    let model = opened.path.as_path();
-    refuse_missing([(MODEL, model)])?;
+    refuse_missing([(MODEL, opened.path.as_path())])?;
+    remote::looked_at(&opened.path, || inspect_here(&opened.path))
+}
+
+fn inspect_here(model: &Path) -> Result<Inspection, Error> {
     if SourceKind::of(model) == SourceKind::Graph {
         let graph = onnx::read(model)?;
         let problem = kvant_onnx::graph::check(&graph).err().map(|problem| match problem.hint() {
