@@ -18,6 +18,10 @@ use crate::error::Error;
 use crate::positioned::open_regular;
 use crate::supply::{self, Held, Supply};
 
+/// Linux brings in as much as this with a page: `fault_around_bytes`. Thousands of small tensors would keep it for themselves.
+#[cfg(unix)]
+const AROUND: usize = 64 << 10;
+
 /// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
 /// The bytes come from the page cache and are not private memory of the process. The file must not be changed by anyone
@@ -130,13 +134,22 @@ impl MappedFile {
     /// Reading them again is allowed and brings them back. Advice only; nothing outside Unix.
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
-        if let (Some(map), Some((start, len))) = (&self.map, self.clamp(&range)) {
+        if let (Some(map), Some((start, len))) = (&self.map, self.clamp(&self.around(&range))) {
             // SAFETY: `DontNeed` on a read-only map of a file drops the pages; a later access reads the same bytes from the
             // file again. There are no private modifications that could be lost.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
         }
         #[cfg(not(unix))]
         let _ = range;
+    }
+
+    /// A range with the bytes that the system brings in with it: with a page those around it whose addresses begin alike.
+    #[cfg(unix)]
+    fn around(&self, range: &Range<usize>) -> Range<usize> {
+        let base = self.as_ptr().addr();
+        let start = (base + range.start.min(self.len())) / AROUND * AROUND;
+        let end = (base + range.end.min(self.len())).next_multiple_of(AROUND);
+        start.saturating_sub(base)..end - base
     }
 
     /// The part of a range that lies inside the file as start and length, if there is any.

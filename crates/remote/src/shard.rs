@@ -144,10 +144,7 @@ impl State {
         loop {
             let chunk = match self.urgent.pop_front() {
                 Some(chunk) => chunk,
-                None => self.ahead.pop_front_if(|chunk| {
-                    let len = chunk.range.end - chunk.range.start;
-                    self.bytes == 0 || self.bytes + len <= WINDOW
-                })?,
+                None => self.take_ahead()?,
             };
             let Chunk { shard, range } = chunk;
             let mut missing = self.shards[shard].unfetched(&range).into_iter();
@@ -158,6 +155,26 @@ impl State {
             self.bytes += first.end - first.start;
             return Some(Chunk { shard, range: first });
         }
+    }
+}
+
+impl State {
+    /// Takes the next chunk that was announced, together with those that follow it in the file: small tensors share a request. `None` where
+    /// there is no room.
+    fn take_ahead(&mut self) -> Option<Chunk> {
+        let bytes = self.bytes;
+        let has_room = |range: &Range<u64>| bytes == 0 || bytes + (range.end - range.start) <= WINDOW;
+        let mut chunk = self.ahead.pop_front_if(|chunk| has_room(&chunk.range))?;
+        let joined = |chunk: &Chunk, next: &Chunk| {
+            let both = chunk.range.start..next.range.end;
+            let follows = next.shard == chunk.shard && next.range.start == chunk.range.end;
+            (follows && both.end - both.start <= CHUNK && has_room(&both)).then_some(both)
+        };
+        while let Some(both) = self.ahead.front().and_then(|next| joined(&chunk, next)) {
+            self.ahead.pop_front();
+            chunk.range = both;
+        }
+        Some(chunk)
     }
 }
 

@@ -4,6 +4,7 @@ mod server;
 
 use crate::kvant::{Place, Run, contents, contents_but_card, copy_dir, names, nano_llama, tensor_range};
 use crate::made_model::MadeModel;
+use kvant_checkpoint::byte_size::ByteSize;
 use server::{COMMIT, Fault, SIGNATURE, Server};
 use std::fs;
 use std::path::Path;
@@ -423,4 +424,23 @@ fn what_needs_the_whole_model_here_is_refused_by_name() {
     let packed = format!("{}/packed", server.address);
     let refused = run(&place, &["quantize", &packed, "-s", "int8:channel", "--requantize", "-o", "out"]);
     assert!(refused.stderr.contains("quantized already needs the whole model"), "{}", refused.stderr);
+}
+
+/// The limit of the command is for terminals, which tests have none of.
+#[test]
+fn more_than_a_limit_is_not_downloaded() {
+    let place = place();
+    let server = Server::of(place.path(""));
+    let mut job = kvant::Job::new(url(&server));
+    job.recipe.scheme = Some("int4:g32".to_owned());
+    job.sinks.output = Some(place.path("out"));
+    job.limits.max_download = Some(ByteSize(1_000_000));
+    let error = job.run(&mut (), &kvant::CancelToken::new()).err().unwrap();
+    assert_eq!(error.kind, kvant::ErrorKind::Usage, "{error}");
+    assert!(
+        error.message.contains("would be downloaded") && error.hint.as_ref().is_some_and(|hint| hint.contains("‹yes›"))
+    );
+    assert!(!server.seen().iter().any(server::Request::is_for_tensors));
+    job.limits.max_download = Some(ByteSize(100_000_000));
+    job.run(&mut (), &kvant::CancelToken::new()).unwrap();
 }
