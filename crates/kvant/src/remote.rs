@@ -4,7 +4,6 @@ use crate::cancel::CancelToken;
 use crate::ending::{Stopped, concluded};
 use crate::error::{Error, ErrorKind};
 use crate::events::Reporter;
-use crate::gguf;
 use crate::job::Job;
 use crate::settings::first_given;
 use crate::text::{shown, size};
@@ -120,13 +119,7 @@ pub fn refuse_settings(job: &Job) -> Result<(), Error> {
         (job.sinks.wants_graph(), "‹format› onnx"),
         (job.sinks.wants_gguf(), "‹format› gguf"),
     ];
-    if let Some(setting) = first_given(&given) {
-        return Err(refused(job.source.model.as_path(), setting));
-    }
-    match gguf::recipe(job)? {
-        Some(recipe) => Err(refused(&job.source.model, &format!("‹scheme› {}", recipe.ftype()))),
-        None => Ok(()),
-    }
+    first_given(&given).map_or(Ok(()), |setting| Err(refused(&job.source.model, setting)))
 }
 
 /// The same of what only the plan shows.
@@ -145,7 +138,8 @@ pub fn refuse_plan(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), Error> {
     }
 }
 
-fn refused(model: &Path, what: &str) -> Error {
+/// The error for what needs a model whole that is elsewhere.
+pub fn refused(model: &Path, what: &str) -> Error {
     let message = format!("{what} needs the whole model on this machine, and {} is not", shown(model));
     let hint = "download the model first, e.g. `hf download ORG/NAME --local-dir DIR`, and name the folder; what needs no data, such as \
                 ‹scheme› int4_wo_128, is quantized while it is downloaded";

@@ -157,6 +157,9 @@ impl Job {
         checkpoint::planning::complete(&mut job)?;
         if remote::is_elsewhere(&job.source.model) {
             remote::refuse_settings(&job)?;
+            if let Some(recipe) = gguf::recipe(&job)? {
+                return Err(remote::refused(&job.source.model, &format!("‹scheme› {}", recipe.ftype())));
+            }
         }
         Ok(job)
     }
