@@ -11,19 +11,11 @@ use std::collections::BTreeSet;
 /// Bytes that are looked at before their pages are given back.
 const PIECE: usize = 16 << 20;
 
-/// Refuses a source in which a tensor that stays as it is (a norm, a bias, an embedding) holds NaN or infinite values. Small
-/// ones are looked at first.
+/// Refuses a source in which a tensor of at most so many bytes that stays as it is (a norm, a bias, an embedding) holds NaN or infinite
+/// values. Small ones are looked at first.
 ///
 /// # Errors
 /// [`EngineError::Weight`] with the tensor and the place in it.
-pub fn check_kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<(), EngineError> {
-    check_small(plan, checkpoint, u64::MAX)
-}
-
-/// The same for kept tensors of at most so many bytes.
-///
-/// # Errors
-/// As [`check_kept`].
 pub fn check_small(plan: &Plan, checkpoint: &Checkpoint, bytes: u64) -> Result<(), EngineError> {
     let names: BTreeSet<&str> = plan.kept().iter().map(|kept| kept.source.as_str()).collect();
     let is_checked = |view: &TensorView<'_>| names.contains(view.name()) && view.byte_len() <= bytes;
@@ -33,17 +25,18 @@ pub fn check_small(plan: &Plan, checkpoint: &Checkpoint, bytes: u64) -> Result<(
 /// The same for the tensors that a share of the plan writes.
 ///
 /// # Errors
-/// As [`check_kept`].
-pub fn check_share(plan: &Plan, checkpoint: &Checkpoint, share: &Share) -> Result<(), EngineError> {
+/// As [`check_small`].
+pub fn check_share(plan: &Plan, checkpoint: &Checkpoint, share: &Share, bytes: u64) -> Result<(), EngineError> {
     let kept = plan.kept().iter().filter(|kept| share.tensors.contains(&kept.tensor));
     let names: BTreeSet<&str> = kept.map(|kept| kept.source.as_str()).collect();
-    check(checkpoint, checkpoint.tensors().filter(|view| names.contains(view.name())))
+    let is_checked = |view: &TensorView<'_>| names.contains(view.name()) && view.byte_len() <= bytes;
+    check(checkpoint, checkpoint.tensors().filter(is_checked))
 }
 
 /// The same for all vectors of a source: norms and biases.
 ///
 /// # Errors
-/// As [`check_kept`].
+/// As [`check_small`].
 pub fn check_vectors(checkpoint: &Checkpoint) -> Result<(), EngineError> {
     check(checkpoint, checkpoint.tensors().filter(|view| view.shape().len() < 2))
 }
@@ -51,7 +44,7 @@ pub fn check_vectors(checkpoint: &Checkpoint) -> Result<(), EngineError> {
 /// The same for all floats of a source, scales included.
 ///
 /// # Errors
-/// As [`check_kept`].
+/// As [`check_small`].
 pub fn check_all(checkpoint: &Checkpoint) -> Result<(), EngineError> {
     check(checkpoint, checkpoint.tensors())
 }
@@ -59,6 +52,7 @@ pub fn check_all(checkpoint: &Checkpoint) -> Result<(), EngineError> {
 fn check<'a>(checkpoint: &Checkpoint, tensors: impl Iterator<Item = TensorView<'a>>) -> Result<(), EngineError> {
     let mut tensors: Vec<TensorView<'_>> = tensors.collect();
     tensors.sort_by_key(TensorView::byte_len);
+    tensors.iter().for_each(|view| view.announce(0..view.byte_len() as usize));
     for view in tensors {
         let source = match view.dtype() {
             Dtype::F32 => FloatDType::F32,

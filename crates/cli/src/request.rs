@@ -21,6 +21,7 @@ use kvant_onnx::recipe::BiasKind;
 use kvant_onnx::sensitivity::Target;
 use kvant_onnx::tool::Cut;
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -77,6 +78,9 @@ impl Request {
     }
 }
 
+/// The largest model that is downloaded without a yes on a terminal.
+const DOWNLOADED_UNASKED: ByteSize = ByteSize(50_000_000_000);
+
 /// The command line that the current process was started with, up to the name of a command.
 static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
 
@@ -97,6 +101,9 @@ impl From<QuantizeArgs> for Job {
         let min_sqnr = quality.min_sqnr;
         *quality = QualityLimits { max_kl, max_perplexity_increase, eval, min_sqnr, max_drop, metric, labels };
         job.recipe.graph.auto = auto;
+        // A program that runs the command cannot be asked.
+        let asks = !args.confirm.yes && io::stderr().is_terminal();
+        job.limits.max_download = asks.then_some(DOWNLOADED_UNASKED);
         job.sinks.output = args.output.output;
         job.sinks.no_model_card = args.no_model_card;
         if let Some(WorkerNumber(worker)) = args.worker.worker {
@@ -408,7 +415,7 @@ fn data(args: CalibrationArgs, preprocess: Option<String>) -> Data {
 
 fn limits(run: &RunArgs, memory: ByteSize, engine: EngineArgs) -> Limits {
     let engine = GraphEngine { choice: engine.runtime, library: engine.runtime_library, ..default_engine() };
-    Limits { threads: run.threads, memory, engine, quality: QualityLimits::default() }
+    Limits { threads: run.threads, memory, engine, ..Limits::default() }
 }
 
 /// Graphs are opened by another process of this program.

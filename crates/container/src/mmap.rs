@@ -10,11 +10,17 @@ pub use lost::{FileChanges, LostFile};
 use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
 use crate::error::Error;
 use crate::positioned::open_regular;
+use crate::supply::{self, Held, Supply};
+
+/// Linux brings in as much as this with a page: `fault_around_bytes`. Thousands of small tensors would keep it for themselves.
+#[cfg(unix)]
+const AROUND: usize = 64 << 10;
 
 /// A whole file mapped read-only, or bytes in memory that stand for one; dereferences to its bytes.
 ///
@@ -29,13 +35,19 @@ pub struct MappedFile {
     /// Bytes that are not mapped: empty, unless the file exists in memory only.
     owned: Vec<u8>,
     path: PathBuf,
+    /// Where bytes come from that are not in the file yet.
+    supply: Option<Arc<dyn Supply>>,
 }
 
 impl MappedFile {
     /// Maps a regular file (or a link to one). An empty file is fine.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let (file, len) = open_regular(path)?;
-        Self::of(&file, len, FileState::of(&file, len, path))
+        let Some(supply) = supply::of(path) else { return Self::of(&file, len, FileState::of(&file, len, path)) };
+        // Its supply writes to it, and knows which version of the file behind it that is.
+        let mut map = Self::of(&file, len, FileState::without_name(len, path))?;
+        map.supply = Some(supply);
+        Ok(map)
     }
 
     /// Maps an open file of `len` bytes that has no name any more; `path` is for messages.
@@ -52,12 +64,12 @@ impl MappedFile {
             _ => Some(unsafe { Mmap::map(file) }.map_err(|e| Error::io("map", &path, None, e))?),
         };
         let guard = map.as_ref().map(|map| lost::Guard::over(map, state));
-        Ok(Self { guard, map, owned: Vec::new(), path })
+        Ok(Self { guard, map, owned: Vec::new(), path, supply: None })
     }
 
     /// Bytes derived from the file at `path`, to be read like a file. Advice about them does nothing.
     pub(crate) fn in_memory(owned: Vec<u8>, path: &Path) -> Self {
-        Self { guard: None, map: None, owned, path: path.to_path_buf() }
+        Self { guard: None, map: None, owned, path: path.to_path_buf(), supply: None }
     }
 
     /// Whether the file was written to since it was mapped. One that another file took the place of, or that was removed, was not: the
@@ -69,6 +81,38 @@ impl MappedFile {
     /// Whether bytes of the file could not be read since it was mapped, and read as zeros: it was cut short, or its disk failed.
     pub fn has_lost_bytes(&self) -> bool {
         self.guard.as_ref().is_some_and(lost::Guard::has_lost_bytes)
+    }
+
+    /// The bytes of a range, fetched first where they are not in the file yet. Those that cannot be fetched count as lost: they read as zeros,
+    /// and [`has_lost_bytes`](Self::has_lost_bytes) reports it.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside the file, like a slice.
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        if let Some(supply) = &self.supply
+            && let Err(cause) = supply.provide(range.start as u64..range.end as u64)
+        {
+            self.guard.iter().for_each(|guard| guard.mark_lost(&cause));
+        }
+        &self[range]
+    }
+
+    /// What tells the version of a file whose bytes are fetched when they are needed; `None` for all others.
+    pub fn supplied_identity(&self) -> Option<String> {
+        self.supply.as_ref().map(|supply| supply.identity())
+    }
+
+    /// Says that a range will be read after those announced before: see [`Supply::announce`]. Nothing for files that are whole.
+    pub(crate) fn announce(&self, range: Range<usize>) {
+        if let Some(supply) = &self.supply {
+            supply.announce(range.start as u64..range.end as u64);
+        }
+    }
+
+    /// Keeps a range in a file whose bytes are fetched when they are needed; `None` for files that are whole.
+    pub(crate) fn hold(&self, range: Range<usize>) -> Option<Held> {
+        Some(Held::new(Arc::clone(self.supply.as_ref()?), range.start as u64..range.end as u64))
     }
 
     /// The path it was opened with.
@@ -90,13 +134,22 @@ impl MappedFile {
     /// Reading them again is allowed and brings them back. Advice only; nothing outside Unix.
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
-        if let (Some(map), Some((start, len))) = (&self.map, self.clamp(&range)) {
+        if let (Some(map), Some((start, len))) = (&self.map, self.clamp(&self.around(&range))) {
             // SAFETY: `DontNeed` on a read-only map of a file drops the pages; a later access reads the same bytes from the
             // file again. There are no private modifications that could be lost.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
         }
         #[cfg(not(unix))]
         let _ = range;
+    }
+
+    /// A range with the bytes that the system brings in with it: with a page those around it whose addresses begin alike.
+    #[cfg(unix)]
+    fn around(&self, range: &Range<usize>) -> Range<usize> {
+        let base = self.as_ptr().addr();
+        let start = (base + range.start.min(self.len())) / AROUND * AROUND;
+        let end = (base + range.end.min(self.len())).next_multiple_of(AROUND);
+        start.saturating_sub(base)..end - base
     }
 
     /// The part of a range that lies inside the file as start and length, if there is any.
@@ -195,7 +248,7 @@ mod tests {
         assert!(file.has_lost_bytes() && file.has_changed() && !other.has_lost_bytes());
         assert_eq!(&other[..], &bytes[..]);
         let path = dir.path().join("file");
-        assert_eq!(lost.first(), Some(LostFile { path, is_shorter: true }));
+        assert_eq!(lost.first(), Some(LostFile { path, is_shorter: true, unsupplied: None }));
         drop(file);
         assert!(lost.first().is_some(), "it is known after the map is gone");
         let lost = FileChanges::from_now_on();

@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::directory_of;
@@ -30,6 +30,40 @@ pub fn new_file_for(path: &Path) -> io::Result<NamedTempFile> {
     let _ = file.as_file().try_lock();
     Ok(file)
 }
+
+/// A folder for the time of a run that makes `path`, beside it; it goes away where it is dropped. Those that killed processes left for the same
+/// path are removed. Where the directory of `path` is not there yet, it is made in the closest one that is.
+///
+/// # Errors
+/// System errors.
+pub fn new_folder_for(path: &Path) -> io::Result<TempDir> {
+    let absolute = std::path::absolute(path)?;
+    let beside = absolute.ancestors().skip(1).find(|folder| folder.is_dir()).unwrap_or(&absolute);
+    let prefix = of_path(path);
+    let is_left = |folder: &Path| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let process = name.strip_prefix(&prefix).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        process.is_some_and(|process| !is_running(process))
+            && folder.symlink_metadata().is_ok_and(|found| found.is_dir())
+            && fs::File::open(folder.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+    };
+    let folders = fs::read_dir(beside).into_iter().flatten().flatten().map(|entry| entry.path());
+    folders.filter(|folder| is_left(folder)).try_for_each(|folder| or_gone(fs::remove_dir_all(folder)))?;
+    tempfile::Builder::new().prefix(&format!("{prefix}{}-", std::process::id())).tempdir_in(beside)
+}
+
+/// Marks a [`new_folder_for`] a path as in use for as long as the result is not dropped. Without locks the process alone says so.
+///
+/// # Errors
+/// System errors.
+pub fn lock_folder(folder: &Path) -> io::Result<fs::File> {
+    let lock = fs::File::create(folder.join(LOCK))?;
+    let _ = lock.try_lock();
+    Ok(lock)
+}
+
+/// The file that is locked while a temporary folder is in use.
+const LOCK: &str = ".lock";
 
 /// How the names of temporary files for a path begin: with a hash of its name.
 fn of_path(path: &Path) -> String {
@@ -127,6 +161,24 @@ mod tests {
         for file in [&of_another_output, &running, &of_a_user, &locked, &own.path().to_owned()] {
             assert!(file.exists(), "{}", file.display());
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_of_killed_processes_are_removed_and_those_in_use_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("later/out");
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let named = |ending: &str| dir.path().join(format!("{}{}-{ending}", of_path(&path), ended.id()));
+        let (left, used) = (named("left"), named("used"));
+        for folder in [&left, &used] {
+            fs::create_dir(folder).unwrap();
+        }
+        drop(lock_folder(&left).unwrap());
+        let _lock = lock_folder(&used).unwrap();
+        let own = new_folder_for(&path).unwrap();
+        assert!(!left.exists() && used.exists() && own.path().parent() == Some(dir.path()));
     }
 
     #[cfg(unix)]

@@ -5,8 +5,14 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// A path for a message. One that is not UTF-8 or has control characters is spelled as bash spells it: `$'caf\xe9'`.
+use crate::supply::shown_name;
+
+/// A path for a message. One that is not UTF-8 or has control characters is spelled as bash spells it: `$'caf\xe9'`. One that stands for
+/// something else is spelled as that.
 pub fn shown(path: &Path) -> String {
+    if let Some(name) = shown_name(path) {
+        return name;
+    }
     match path.to_str() {
         Some(text) if !text.contains(char::is_control) && !text.starts_with("$'") => text.to_owned(),
         _ => escaped(path.as_os_str()),
@@ -15,6 +21,8 @@ pub fn shown(path: &Path) -> String {
 
 /// A path as one word for a shell: as it is where it needs no quotes.
 pub fn shell_word(path: &Path) -> String {
+    let name = shown_name(path).map(PathBuf::from);
+    let path = name.as_deref().unwrap_or(path);
     let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+=".contains(c);
     match path.to_str() {
         Some(text) if !text.is_empty() && text.chars().all(is_plain) => text.to_owned(),

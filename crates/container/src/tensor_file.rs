@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::mmap::MappedFile;
 use crate::pytorch;
 use crate::safetensors::{Header, Layout, TensorEntry, TensorPart};
+use crate::supply::Held;
 
 /// A mapped file whose tensors are known to be inside it: see [`Header::parse`].
 #[derive(Debug)]
@@ -157,7 +158,23 @@ impl<'a> TensorView<'a> {
     ///
     /// They need not be aligned to the dtype: files of other writers are not always.
     pub fn bytes(&self) -> &'a [u8] {
-        &self.file.map[self.range()]
+        self.file.map.bytes(self.range())
+    }
+
+    /// The bytes of a part of it, which counts bytes of the tensor; `None` where that is not inside. Of a file whose bytes are fetched when
+    /// they are needed, no others are.
+    pub fn part(&self, part: Range<usize>) -> Option<&'a [u8]> {
+        self.inside(part).map(|range| self.file.map.bytes(range))
+    }
+
+    /// Says that a part will be read after those announced before, where bytes are fetched when they are needed.
+    pub fn announce(&self, part: Range<usize>) {
+        self.inside(part).into_iter().for_each(|range| self.file.map.announce(range));
+    }
+
+    /// Keeps a part in a file whose bytes are fetched when they are needed; `None` for other files.
+    pub fn hold(&self, part: Range<usize>) -> Option<Held> {
+        self.file.map.hold(self.inside(part)?)
     }
 
     /// The file that holds it.
@@ -189,6 +206,13 @@ impl<'a> TensorView<'a> {
         pieces
             .inspect(move |(index, _)| self.release_part(index.saturating_sub(1) * size..index * size))
             .map(|(_, piece)| piece)
+    }
+
+    /// Where a part of it is in the map.
+    fn inside(&self, part: Range<usize>) -> Option<Range<usize>> {
+        let Range { start, end } = self.range();
+        let absolute = start.checked_add(part.start)?..start.checked_add(part.end)?;
+        (absolute.start <= absolute.end && absolute.end <= end).then_some(absolute)
     }
 
     /// Where its bytes are in the map; the header's check keeps them inside, hence within `usize`.

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::text::shown;
+use kvant_container::supply::Unsupplied;
 use kvant_container::{FileChanges, LostFile};
 use std::path::Path;
 
@@ -37,6 +38,10 @@ pub(crate) fn concluded<T>(
     let lost = FileChanges::from_now_on();
     let result = work();
     match (lost.first(), result) {
+        // Whoever waits for bytes of a model elsewhere does without them when the user stops.
+        (Some(LostFile { unsupplied: Some(Unsupplied::Cancelled), .. }), _) => {
+            Err(Error::new(ErrorKind::Interrupted, stopped().words()))
+        }
         (Some(file), _) => Err(of_lost_file(&file)),
         (None, Err(error)) if error.kind == ErrorKind::Interrupted => {
             Err(Error { message: stopped().words().to_owned(), ..error })
@@ -88,6 +93,10 @@ fn of_changed_file(path: &Path) -> Error {
 
 /// The error for a file that was lost while it was read.
 pub(crate) fn of_lost_file(file: &LostFile) -> Error {
+    if let Some(Unsupplied::Failed(problem)) = &file.unsupplied {
+        let hint = "look at the network or the server, then run the same command again to resume";
+        return Error::system(problem).with_hint(Some(hint.to_owned()));
+    }
     let path = shown(&file.path);
     let (message, hint) = match file.is_shorter {
         true => (

@@ -1,9 +1,11 @@
 //! Architectures that Kvant has no description of: a user's descriptions, and first drafts of them.
 
+use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind};
 use crate::inspect::headers;
 use crate::job::{self, SourceKind};
 use crate::paths::{MODEL, protect, refuse_missing};
+use crate::remote;
 use crate::text::shown;
 use kvant_model::family::{self, Family};
 use kvant_model::network::FamilyDraft;
@@ -41,6 +43,8 @@ pub fn add_family(file: &Path) -> Result<&'static Family, Error> {
 /// # Errors
 /// Errors of its files, graphs, and models that do not read tokens in one stack of numbered blocks.
 pub fn suggest_family(model: &Path) -> Result<FamilyDraft, Error> {
+    let opened = remote::open(model, None, &CancelToken::new())?;
+    let model = opened.path.as_path();
     refuse_missing([(MODEL, model)])?;
     let file = match SourceKind::of(model) {
         SourceKind::Graph => Some("an ONNX graph"),

@@ -2,6 +2,7 @@
 //! still searchable line by line.
 
 use crate::text::shown;
+use kvant_container::supply::shown_name;
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
@@ -25,9 +26,10 @@ pub(crate) const SCHEMA_PREFIX: &str = "kvant.";
 /// The version of all schemas: it changes when a key is renamed or removed, not when one is added.
 const VERSION: u32 = 1;
 
-/// A path as a string: one that is not UTF-8 as messages spell it.
+/// A path as a string: one that is not UTF-8, or that stands for a model elsewhere, as messages spell it.
 pub(crate) fn path(path: &Path) -> String {
-    path.to_str().map_or_else(|| shown(path), str::to_owned)
+    let text = path.to_str().filter(|_| shown_name(path).is_none());
+    text.map_or_else(|| shown(path), str::to_owned)
 }
 
 /// The object of a command with one more field: an array whose elements have a line each.

@@ -411,6 +411,7 @@ mod paths;
 mod pipeline;
 mod quality;
 mod quality_level;
+mod remote;
 mod report;
 mod resolve;
 mod run;

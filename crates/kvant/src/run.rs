@@ -10,8 +10,11 @@ use crate::job::{Format, Job, Sharing, SourceKind};
 use crate::onnx::{self, GraphPlan};
 use crate::page;
 use crate::pipeline::{self, PipelinePlan};
+use crate::remote::{self, OpenedModel};
 use crate::report::Report;
+use crate::text::shown;
 use crate::{paths, quality, quality_level};
+use kvant_container::recorded;
 use kvant_container::unfinished::blocks_beside;
 use kvant_formats::format::OutputFormat;
 use serde_json::Value;
@@ -100,9 +103,11 @@ impl Job {
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<Report, Error> {
-        let job = self.prepared(true)?;
+        let remote = remote::open(&self.source.model, self.sinks.output.as_deref(), reporter.cancel())?;
+        let job = self.reading(&remote).prepared(true)?;
+        let model = job.source.model.clone();
         let report = Self::made(job, reporter)?;
-        page::write(self.sinks.page.as_deref(), &self.source.model, "quantize", || report.to_json())?;
+        page::write(self.sinks.page.as_deref(), &model, "quantize", || report.to_json())?;
         Ok(report)
     }
 
@@ -139,11 +144,30 @@ impl Job {
     /// See above.
     pub fn plan(&self, events: &mut dyn Events) -> Result<Plan, Error> {
         let reporter = Reporter::new(events, &CancelToken::new());
-        let mut job = self.prepared(false)?;
+        let remote = remote::open(&self.source.model, None, reporter.cancel())?;
+        let mut job = self.reading(&remote).prepared(false)?;
         quality_level::settle(&mut job)?.iter().for_each(|note| reporter.note(note));
-        let plan = planned(&job, &reporter)?;
+        let plan = remote::looked_at(&job.source.model, || planned(&job, &reporter))?;
         plan.warnings().iter().for_each(|warning| reporter.warning(warning));
         Ok(plan)
+    }
+
+    /// The job with the path that its model was opened with.
+    fn reading(&self, model: &OpenedModel) -> Job {
+        let mut job = self.clone();
+        if remote::is_elsewhere(&model.path) {
+            // Journals hold what was typed, and an address may hold a password.
+            let typed = shown(&self.source.model);
+            let settings = job.sinks.settings.values_mut().filter(|value| **value == typed);
+            settings.for_each(|value| *value = shown(&model.path));
+            if let Sharing::Worker { command, .. } = &mut job.sharing {
+                let typed = recorded(&self.source.model);
+                let arguments = command.arguments.iter_mut().filter(|argument| **argument == typed);
+                arguments.for_each(|argument| *argument = shown(&model.path));
+            }
+        }
+        job.source.model.clone_from(&model.path);
+        job
     }
 
     /// The job with the format that the name of its scheme asks for.
@@ -166,6 +190,12 @@ impl Job {
         }
         paths::check_job(&job, writes)?;
         checkpoint::planning::complete(&mut job)?;
+        if remote::is_elsewhere(&job.source.model) {
+            remote::refuse_settings(&job)?;
+            if let Some(recipe) = gguf::recipe(&job)? {
+                return Err(remote::refused(&job.source.model, &format!("‹scheme› {}", recipe.ftype())));
+            }
+        }
         Ok(job)
     }
 }

@@ -328,8 +328,8 @@ impl Engine<'_> {
     ) -> Result<WeightMatrix<'_>, EngineError> {
         let length = rows * columns * source.size();
         let start = expert.unwrap_or(0) * length;
-        let bytes = self.tensor(tensor)?.bytes();
-        let bytes = bytes.get(start..start + length).ok_or_else(|| EngineError::TensorVanished(tensor.to_owned()))?;
+        let bytes = self.tensor(tensor)?.part(start..start + length);
+        let bytes = bytes.ok_or_else(|| EngineError::TensorVanished(tensor.to_owned()))?;
         let Some(scales) = scales else {
             return Ok(WeightMatrix::plain(bytes, source, (rows, columns), is_transposed));
         };

@@ -11,6 +11,7 @@ mod packed;
 mod part;
 mod rounded_bias;
 mod share;
+mod source_part;
 mod turns;
 mod verify;
 
@@ -27,6 +28,7 @@ pub(crate) use verify::{accept, refuse_errors, refuse_foreseen};
 
 use crate::input_statistics::InputStatisticsError;
 use crate::plan::{CalibratedPlan, Job, KeptTensor, ParameterTensor, Plan, TensorAction};
+use kvant_container::supply::Held;
 use kvant_container::unfinished::{Entry, Written};
 use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind, Remedy, Writer};
 use kvant_container::{shell_word, shown};
@@ -39,6 +41,7 @@ use kvant_weights::parts::{Piece, ScaleEncoding, encode};
 use kvant_weights::weight::{Band, BandAxis, bands, decode_scales};
 use layer::quantize_layers;
 use packed::{Packed, dequantize};
+use source_part::SourcePart;
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -292,10 +295,13 @@ pub fn run_jobs(
     let resumed = chosen.iter().filter(|job| output.is_adopted(**job)).count();
     let done = bytes(&|job| output.is_adopted(job));
     progress.begin(done + bytes(&|job| !output.is_finished(job)), done);
+    left.iter().for_each(|job| engine.sources(&jobs[*job]).iter().for_each(SourcePart::announce));
     let finished = take_turns(threads, &left, |job| engine.finish_job(job, &jobs[job]));
-    // Before any other error: a source that was cut short is the cause of it.
+    // Before any other error: a source that was cut short is the cause of it. One that is fetched loses bytes where the user stops.
     refuse_changed(checkpoint)?;
-    refuse_lost(checkpoint)?;
+    if !matches!(finished, Err(EngineError::Cancelled)) {
+        refuse_lost(checkpoint)?;
+    }
     finished?;
     Ok(Done { jobs: chosen.len(), resumed })
 }
@@ -351,6 +357,7 @@ impl<'a> Engine<'a> {
 
     fn finish_job(&self, index: usize, job: &Job) -> Result<(), EngineError> {
         self.check_cancelled()?;
+        let _held: Vec<Held> = self.sources(job).iter().filter_map(SourcePart::hold).collect();
         let pieces = match job {
             Job::Layers(layers) => quantize_layers(self, layers)?,
             Job::Keep(kept) => self.keep(self.plan.kept_tensor(*kept))?,
@@ -361,7 +368,7 @@ impl<'a> Engine<'a> {
 
     /// Records a job that is done.
     pub(crate) fn record(&self, index: usize, job: &Job, pieces: Vec<Written>) -> Result<(), EngineError> {
-        refuse_lost(self.checkpoint)?;
+        refuse_lost(self.checkpoint).or_else(|lost| self.check_cancelled().and(Err(lost)))?;
         self.output.record(&Entry { job: index, pieces })?;
         self.progress.advance(self.name(job), self.plan.source_bytes_of(job));
         Ok(())
@@ -444,7 +451,8 @@ impl<'a> Engine<'a> {
     fn copy(&self, kept: &KeptTensor, range: std::ops::Range<usize>) -> Result<Vec<Written>, EngineError> {
         let view = self.tensor(&kept.source)?;
         let mut written = Vec::new();
-        for (i, chunk) in view.bytes()[range.clone()].chunks(COPY_BYTES).enumerate() {
+        let bytes = view.part(range.clone()).ok_or_else(|| EngineError::TensorVanished(kept.source.clone()))?;
+        for (i, chunk) in bytes.chunks(COPY_BYTES).enumerate() {
             self.check_cancelled()?;
             let at = i * COPY_BYTES;
             written.push(self.write_bytes(kept.tensor, at as u64, chunk)?);

@@ -305,7 +305,8 @@ impl Gathering<'_> {
             let files = geometry.part(&part.record.tensors).files;
             for file in files.iter().filter(|file| own.contains(file.name.as_str())) {
                 let (from, to) = (part.path.join(&file.name), paths.staging.join(&file.name));
-                let is_as_planned = from.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == file.len);
+                let is_as_planned =
+                    from.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == file.len);
                 if is_as_planned {
                     fs::rename(&from, &to).map_err(OutputError::io("move", &from))?;
                 }

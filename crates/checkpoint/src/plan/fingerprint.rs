@@ -19,9 +19,9 @@ pub(crate) fn source_text(checkpoint: &Checkpoint, recipe: &str) -> String {
     family::all().iter().skip(family::FAMILIES.len()).for_each(|family| text.push_str(&format!("{family:?}\n")));
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     for shard in checkpoint.shards() {
-        let modified = modified(shard.path());
+        let version = shard.map().supplied_identity().unwrap_or_else(|| format!("{:?}", modified(shard.path())));
         // The name alone: the same checkpoint may be called by several paths.
-        text.push_str(&format!("{:?} {} {modified:?}\n", shard.path().file_name(), shard.map().len()));
+        text.push_str(&format!("{:?} {} {version}\n", shard.path().file_name(), shard.map().len()));
     }
     let parts = checkpoint.gguf().map(GgufFile::maps).unwrap_or_default();
     for part in parts.iter().skip(1) {

@@ -15,7 +15,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT)]
 pub struct InspectArgs {
-    /// Hugging Face directory, diffusers pipeline, .safetensors or .gguf file, or ONNX graph, quantized or not
+    /// Hugging Face directory, diffusers pipeline, .safetensors or .gguf file, ONNX graph, or checkpoint at hf://ORG/NAME or
+    /// https://HOST/FOLDER, quantized or not
     #[arg(value_hint = ValueHint::AnyPath)]
     pub model: PathBuf,
     /// Print a first description of the architecture for --family, made from the names of tensors, instead

@@ -2,7 +2,7 @@
 
 use super::gate::{AccuracyArgs, GateArgs};
 use super::recipe::RecipeArgs;
-use super::run::{FinishArgs, OutputArgs, RunArgs};
+use super::run::{ConfirmArgs, FinishArgs, OutputArgs, RunArgs};
 use super::worker::WorkerArgs;
 use clap::{Arg, Args};
 
@@ -87,6 +87,9 @@ pub struct QuantizeArgs {
     /// The part of the work that this process does.
     #[command(flatten)]
     pub worker: WorkerArgs,
+    /// Whether it asks.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,

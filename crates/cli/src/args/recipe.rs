@@ -18,7 +18,9 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recipe for any model")]
 pub struct RecipeArgs {
-    /// Hugging Face directory, .safetensors or .gguf file, or ONNX graph
+    /// Hugging Face directory, .safetensors, .gguf or .onnx file, or hf:// or https:// address
+    ///
+    /// Checkpoints at hf://ORG/NAME or https://HOST/FOLDER are downloaded as they are quantized, and not kept.
     #[arg(value_hint = ValueHint::AnyPath, help_heading = None::<&'static str>)]
     pub model: PathBuf,
     /// Scheme by name or spelling, e.g. int4:g128

@@ -13,6 +13,15 @@ pub struct RunArgs {
     pub threads: Option<u16>,
 }
 
+/// A yes to what is asked on a terminal.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct ConfirmArgs {
+    /// Download a model of more than 50 GB without asking
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
 /// Whether files may be replaced.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Run")]

@@ -22,6 +22,7 @@ const OF_THE_RUN: &[&str] = &[
     "max_perplexity_increase",
     "eval",
     "min_sqnr",
+    "yes",
     "metric_timeout",
     "json",
     "quiet",

@@ -33,6 +33,8 @@ mod plan;
 mod preflight;
 mod quality;
 mod quantize;
+#[cfg(unix)]
+mod remote;
 mod reports;
 #[cfg(unix)]
 mod resume;

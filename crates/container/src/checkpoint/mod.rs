@@ -210,6 +210,11 @@ impl Checkpoint {
         self.maps().find(|file| file.has_lost_bytes()).map(MappedFile::path)
     }
 
+    /// Returns whether bytes of tensors are fetched when they are needed, from a model that is not on this machine.
+    pub fn is_supplied(&self) -> bool {
+        self.maps().any(|file| file.supplied_identity().is_some())
+    }
+
     /// Every file that tensors are read from.
     fn maps(&self) -> impl Iterator<Item = &MappedFile> {
         let shards = self.shards.iter().map(TensorFile::map);

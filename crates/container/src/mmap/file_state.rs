@@ -73,6 +73,6 @@ impl FileState {
     /// The file for a report of lost bytes.
     pub(super) fn as_lost(&self) -> LostFile {
         let is_shorter = self.path.metadata().is_ok_and(|now| now.len() < self.len);
-        LostFile { path: self.path.clone(), is_shorter }
+        LostFile { path: self.path.clone(), is_shorter, unsupplied: None }
     }
 }

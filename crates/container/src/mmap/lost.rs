@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::file_state::FileState;
+use crate::supply::Unsupplied;
 
 /// A file that lost bytes while it was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct LostFile {
     pub path: PathBuf,
     /// Whether it is shorter now; otherwise its disk or the network failed.
     pub is_shorter: bool,
+    /// Why its bytes could not be fetched, if they come from elsewhere.
+    pub unsupplied: Option<Unsupplied>,
 }
 
 /// The files that lose bytes or are rewritten from a moment on, in the whole process: parallel runs cannot be distinguished.
@@ -48,12 +51,13 @@ impl FileChanges {
     pub fn first(&self) -> Option<LostFile> {
         let mut registry = registry();
         registry.collect();
-        registry.lost.get(self.read).map(FileState::as_lost)
+        registry.lost.get(self.read).map(|file| registry.as_lost(file))
     }
 
     /// The first file that was shorter than its map when that was dropped, whether or not such bytes were read.
     pub fn first_shortened(&self) -> Option<LostFile> {
-        registry().shortened.get(self.shortened).map(FileState::as_lost)
+        let registry = registry();
+        registry.shortened.get(self.shortened).map(|file| registry.as_lost(file))
     }
 
     /// The first file that was written to while it was mapped: what was read of it may be of both versions. Asks the file system for
@@ -95,6 +99,8 @@ struct Registry {
     lost: Vec<FileState>,
     shortened: Vec<FileState>,
     changed: Vec<FileState>,
+    /// Why bytes of files could not be fetched.
+    unsupplied: HashMap<PathBuf, Unsupplied>,
 }
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -102,6 +108,10 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 impl Registry {
+    fn as_lost(&self, file: &FileState) -> LostFile {
+        LostFile { unsupplied: self.unsupplied.get(file.path()).cloned(), ..file.as_lost() }
+    }
+
     /// Notes the maps that have lost bytes, each once.
     fn collect(&mut self) {
         let noted: Vec<usize> =
@@ -163,6 +173,12 @@ impl Guard {
 
     pub(super) fn has_lost_bytes(&self) -> bool {
         self.slot.has_lost_bytes()
+    }
+
+    /// Notes that bytes of the file could not be fetched. The first cause counts.
+    pub(super) fn mark_lost(&self, cause: &Unsupplied) {
+        registry().unsupplied.entry(self.file.path().to_owned()).or_insert_with(|| cause.clone());
+        self.slot.has_lost_bytes.store(true, Ordering::Release);
     }
 
     /// What the file was like when it was mapped.

@@ -2,6 +2,7 @@
 //! input: their YAML is bounded, and what is kept of it is short text without control characters.
 
 use kvant_checkpoint::recipe::read_yaml;
+use kvant_container::is_hub_name;
 use serde_json::Value;
 
 /// Keys that say the same of a quantized model as of its source.
@@ -10,11 +11,6 @@ const KEPT: [&str; 5] = ["license", "license_name", "license_link", "language", 
 const MOST_VALUES: usize = 64;
 /// The most bytes of a value that is kept.
 const LONGEST_VALUE: usize = 200;
-/// The most bytes of a part of a name on the Hub.
-const LONGEST_NAME: usize = 96;
-/// Folders in which people keep models: a path through one of them is no name on the Hub.
-const FOLDERS: [&str; 10] =
-    ["models", "model", "checkpoints", "checkpoint", "outputs", "output", "out", "data", "tmp", "home"];
 /// Words that YAML does not read as text.
 const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
@@ -88,24 +84,6 @@ fn short_text(key: &str, value: &Value) -> Option<String> {
     };
     let is_plain = !text.chars().any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}'));
     (is_plain && !text.trim().is_empty() && text.len() <= LONGEST_VALUE).then_some(text)
-}
-
-/// Returns whether a text is a name on the Hub, `ORGANISATION/NAME`, and not a path to a folder.
-pub(super) fn is_hub_name(text: &str) -> bool {
-    let is_part = |part: &str| {
-        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let is_edge = |c: char| matches!(c, '-' | '.');
-        !part.is_empty()
-            && part.len() <= LONGEST_NAME
-            && part.chars().all(is_allowed)
-            && !part.starts_with(is_edge)
-            && !part.ends_with(is_edge)
-            && !part.contains("..")
-            && !part.contains("--")
-    };
-    text.split_once('/').is_some_and(|(organisation, name)| {
-        is_part(organisation) && is_part(name) && !FOLDERS.contains(&organisation.to_ascii_lowercase().as_str())
-    })
 }
 
 /// The front matter of a card to be written.

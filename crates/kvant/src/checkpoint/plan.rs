@@ -8,7 +8,7 @@ use crate::events::Reporter;
 use crate::job::{Format, Job};
 use crate::json::path as path_json;
 use crate::memory::PeakMemory;
-use crate::{calibration, gguf, memory, quality};
+use crate::{calibration, gguf, memory, quality, remote};
 use kvant_checkpoint::engine::Share;
 use kvant_checkpoint::finite;
 use kvant_checkpoint::gguf::GgufPlan;
@@ -29,7 +29,8 @@ pub fn plan(job: &Job, reporter: &Reporter<'_>) -> Result<CheckpointPlan, Error>
     let outputs = job.sinks.output.as_deref().map(|output| Outputs::of(job, output));
     let planned = planning::outline(job, &gguf::file_name(outputs.as_ref().and_then(Outputs::file)))?;
     planned.preflight(job)?;
-    if !job.sinks.commit.no_verify {
+    // Of a model elsewhere headers alone are read.
+    if !job.sinks.commit.no_verify && !planned.checkpoint.is_supplied() {
         finite::check_small(&planned.plan, &planned.checkpoint, READ_BY_PLANS)?;
     }
     planned.check_data(job, reporter)?;
@@ -224,6 +225,7 @@ impl CheckpointPlan {
             "output_bytes": plan.layout().total_size(),
             "is_estimate": self.is_graph,
             "outputs": self.outputs.iter().map(PlannedOutput::to_json).collect::<Vec<_>>(),
+            "download_bytes": remote::download_bytes(&self.checkpoint),
             "files": plan.layout().shards().len(),
             "quantized_layers": plan.layers().len(),
             "quantized_parameters": plan.quantized_parameters(),

@@ -6,7 +6,7 @@ use crate::events::Reporter;
 use crate::gguf;
 use crate::job::{Format, GivenStatistics, Job, SourceKind};
 use crate::loading::refuse_unloadable;
-use crate::{quality, resolve};
+use crate::{quality, remote, resolve};
 use kvant_checkpoint::engine::OutputPlan;
 use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::{Plan, PlanError};
@@ -64,6 +64,9 @@ impl Planned {
     /// # Errors
     /// Problems of the source or its name; outputs that no known loader takes.
     pub fn preflight(&self, job: &Job) -> Result<(), Error> {
+        if self.checkpoint.is_supplied() {
+            remote::refuse_plan(&self.checkpoint, &self.plan)?;
+        }
         self.plan.check_hessians()?;
         if job.sinks.commit.no_verify {
             return Ok(());

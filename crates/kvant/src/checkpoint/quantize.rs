@@ -13,7 +13,7 @@ use crate::json::path as path_json;
 use crate::quality::Gate;
 use crate::text::counts;
 use crate::text::{shell_word, shown};
-use crate::{delivery, gguf, loading, paths};
+use crate::{delivery, gguf, loading, paths, remote};
 use kvant_checkpoint::blockwise::BlockwiseReport;
 use kvant_checkpoint::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
 use kvant_checkpoint::finite;
@@ -49,8 +49,9 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let card = outputs.card_source(&checkpoint, reporter)?;
     reporter.started();
     let target = outputs.checkpoint();
+    remote::allow_download(job, &checkpoint, plan.source_bytes(), reporter)?;
     if !job.sinks.commit.no_verify || calibrates {
-        finite::check_kept(&plan, &checkpoint)?;
+        finite::check_small(&plan, &checkpoint, remote::looked_at_ahead(&checkpoint))?;
     }
     let claim = outputs.claim()?;
     let gate = Gate::open(job, &checkpoint, target, calibrates, reporter)?;
@@ -72,7 +73,8 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let keeps_all_values = !job.sinks.wants_gguf() && !job.sinks.wants_graph();
     let work = work.map_err(|error| if keeps_all_values { error } else { error.without_keeping_layers() });
     let QuantizeWork { plan, output, done, blocks } = work?;
-    let weights = job.sinks.page.as_ref().and_then(|_| {
+    let shows_weights = job.sinks.page.is_some() && !checkpoint.is_supplied();
+    let weights = shows_weights.then_some(()).and_then(|()| {
         // The result is complete: it is not lost because its report lacks a part.
         let found = histograms(job, &plan, &checkpoint, output.path());
         found.map_err(|error| reporter.note(&format!("the report does not show weights: {}", error.message))).ok()

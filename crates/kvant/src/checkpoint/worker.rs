@@ -7,7 +7,7 @@ use crate::events::{Reporter, Stage, Unit};
 use crate::job::{Job, Sharing, SourceKind};
 use crate::json::path as path_json;
 use crate::text::{counts, shown};
-use crate::{gguf, paths};
+use crate::{gguf, paths, remote};
 use kvant_checkpoint::engine::{
     self, Claim, Done, EngineError, Output, OutputPlan, Part, PartCommand, PartPlan, PartStart, Share, Start, WorkerId,
 };
@@ -167,6 +167,7 @@ impl Work<'_, '_> {
             engine::discard_part(output, *worker)?;
         }
         self.reporter.started();
+        remote::allow_download(job, self.checkpoint, share.source_bytes, self.reporter)?;
         let done = match part.start(output, *worker)? {
             PartStart::Complete => Done { jobs: share.jobs.len(), resumed: share.jobs.len() },
             PartStart::Open => self.make(&part, &share)?,
@@ -177,7 +178,7 @@ impl Work<'_, '_> {
     fn make(&self, part: &PartPlan, share: &Share) -> Result<Done, Error> {
         let Work { job, checkpoint, plan, output, worker, reporter } = self;
         if !job.sinks.commit.no_verify {
-            finite::check_share(plan, checkpoint, share)?;
+            finite::check_share(plan, checkpoint, share, remote::looked_at_ahead(checkpoint))?;
         }
         let claim = Claim::take(&worker.part_of(output), &job.sinks.settings)?;
         let begun = match Output::begin_claimed(part, &job.source.model, claim, false)? {

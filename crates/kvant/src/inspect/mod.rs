@@ -13,10 +13,12 @@ pub use listing::GraphListing;
 pub use pipeline::PipelineInspection;
 pub use quantization::Quantization;
 
+use crate::cancel::CancelToken;
 use crate::error::Error;
 use crate::job::SourceKind;
 use crate::onnx;
 use crate::paths::{MODEL, refuse_missing};
+use crate::remote;
 use kvant_container::gguf::{GgufFile, means_gguf};
 use kvant_container::onnx::ModelProto;
 use kvant_container::{Diagnostic, Pipeline};
@@ -50,7 +52,12 @@ pub struct GraphInspection {
 /// # Errors
 /// Whatever is wrong with its files.
 pub fn inspect(model: &Path) -> Result<Inspection, Error> {
-    refuse_missing([(MODEL, model)])?;
+    let opened = remote::open(model, None, &CancelToken::new())?;
+    refuse_missing([(MODEL, opened.path.as_path())])?;
+    remote::looked_at(&opened.path, || inspect_here(&opened.path))
+}
+
+fn inspect_here(model: &Path) -> Result<Inspection, Error> {
     if SourceKind::of(model) == SourceKind::Graph {
         let graph = onnx::read(model)?;
         let problem = kvant_onnx::graph::check(&graph).err().map(|problem| match problem.hint() {

@@ -14,6 +14,8 @@ pub struct Limits {
     pub threads: Option<u16>,
     /// Activations and Hessians kept in memory; the result does not depend on it.
     pub memory: ByteSize,
+    /// Bytes of a model elsewhere that are downloaded at most; `None` is any number.
+    pub max_download: Option<ByteSize>,
     /// The engine for ONNX graphs.
     pub engine: GraphEngine,
     /// The quality that the result must have.
@@ -69,6 +71,7 @@ impl Default for Limits {
         Limits {
             threads: None,
             memory: ByteSize(1_000_000_000),
+            max_download: None,
             engine: GraphEngine::default(),
             quality: QualityLimits::default(),
         }

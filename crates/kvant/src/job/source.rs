@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 /// A model, and adapters that are merged into its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// A Hugging Face directory, a `.safetensors` or `.gguf` file, a diffusers pipeline, or an ONNX graph.
+    /// A Hugging Face directory, a `.safetensors` or `.gguf` file, a diffusers pipeline, or an ONNX graph. For [`Job`](super::Job) and
+    /// [`inspect`](crate::inspect()) also a checkpoint elsewhere: `https://host/folder`, `hf://organisation/name[@revision]`, or
+    /// `organisation/name` where there is no such path.
     pub model: PathBuf,
     /// LoRA adapters, as PEFT saves them. They are merged as weights are read.
     pub adapters: Vec<PathBuf>,

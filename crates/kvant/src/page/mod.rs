@@ -20,6 +20,7 @@ use crate::paths::{Paths, page_format, refuse_missing};
 use crate::text::{Align, Table, short_names, shown};
 use chart::{Bars, Histograms, Points, Strips};
 use kvant_container::Remedy;
+use kvant_container::supply::shown_name;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -148,6 +149,7 @@ pub(crate) fn write<T: Serialize>(
     found: impl FnOnce() -> T,
 ) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
+    let model = &shown_name(model).map_or_else(|| model.to_owned(), PathBuf::from);
     let name = model.file_name().map_or_else(|| shown(model).to_string(), |name| name.to_string_lossy().into_owned());
     let value = serde_json::to_value(crate::json::versioned(command, found()));
     let value = value.map_err(|problem| Error::internal(problem.to_string()))?;

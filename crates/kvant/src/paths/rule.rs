@@ -6,6 +6,7 @@ use super::name::refuse_slash;
 use super::page_file::{is_page, page_format};
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job, SourceKind};
+use crate::remote;
 use crate::text::shown;
 use kvant_checkpoint::engine::paths_beside;
 use kvant_checkpoint::gguf::imatrix;
@@ -65,6 +66,9 @@ pub fn refuse_missing<'p>(files: impl IntoIterator<Item = (&'static str, &'p Pat
     let missing = files.into_iter().find(|(_, path)| is_missing(path));
     let Some((option, path)) = missing else { return Ok(()) };
     if option == MODEL {
+        if let Some(refusal) = remote::refusal(path) {
+            return Err(refusal);
+        }
         let path = path.to_owned();
         let missing = kvant_container::Error::Checkpoint { path, problem: CheckpointError::NotFound };
         return Err(Error { kind: ErrorKind::Usage, ..missing.into() });

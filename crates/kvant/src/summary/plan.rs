@@ -5,6 +5,7 @@ use super::{pattern, pipeline};
 use crate::checkpoint::fate::TensorSummary;
 use crate::checkpoint::plan::{CheckpointPlan, Cost};
 use crate::job::Format;
+use crate::remote;
 use crate::run::Plan;
 use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
@@ -143,6 +144,8 @@ fn totals(planned: &CheckpointPlan) -> Vec<Line> {
         Some(_) => format!("about {peak} at most, {threads} threads"),
         None => format!("{peak} at most with {threads} threads"),
     };
+    let download = remote::download_bytes(&planned.checkpoint);
+    let download = download.map(|bytes| ("download", format!("{}, which is not kept", size::bytes(bytes))));
     let needs = cost.lacks_data.then(|| ("needs", NEEDS_DATA.to_owned()));
     let lines = [
         counts::layers(plan),
@@ -158,6 +161,7 @@ fn totals(planned: &CheckpointPlan) -> Vec<Line> {
     let attention = plan.recipe().attention_words();
     let observed = format!("{} activation points are observed", plan.sites().len());
     let more = [
+        download,
         needs,
         (!attention.is_empty()).then(|| ("attention", attention.join(", "))),
         (!plan.sites().is_empty()).then_some(("calibration", observed)),
