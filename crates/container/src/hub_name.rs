@@ -1,4 +1,4 @@
-//! Names of models on the Hugging Face Hub, told from paths.
+//! Names of models on the Hugging Face Hub, as opposed to paths.
 
 /// The most bytes of a part of a name of a model.
 const LONGEST_NAME: usize = 96;

@@ -98,7 +98,7 @@ impl MappedFile {
         &self[range]
     }
 
-    /// What tells the version of a file whose bytes are fetched when they are needed; `None` for all others.
+    /// The version of a file whose bytes are fetched when they are needed; `None` for all others.
     pub fn supplied_identity(&self) -> Option<String> {
         self.supply.as_ref().map(|supply| supply.identity())
     }

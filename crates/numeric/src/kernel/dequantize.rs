@@ -46,7 +46,16 @@ pub fn dequantize_row(isa: Isa, kind: CodeKind, codes: &[u8], scales: RowScales<
             let decoder = FloatDecoder::new(format);
             #[cfg(target_arch = "aarch64")]
             if let Some(by_hand) = isa.neon().and_then(|neon| neon.decoder(format)) {
-                return by_hand.row(codes, scales, out, |code| FloatDecoder::decode(decoder, code));
+                let RowScales { scales, group, first, .. } = scales;
+                let count = codes.len().min(out.len());
+                let mut start = 0;
+                for (index, scale) in scales.iter().enumerate() {
+                    let end = count.min(if index == 0 { first } else { start + group });
+                    let decode = |code| FloatDecoder::decode(decoder, code);
+                    by_hand.scaled(&codes[start..end], *scale, &mut out[start..end], decode);
+                    start = end;
+                }
+                return;
             }
             dispatch(isa, Groups { decoder, codes, scales, out });
         }

@@ -3,7 +3,6 @@
 
 use super::{BLOCK, Neon};
 use crate::format::{MiniFloat, pow2};
-use crate::kernel::RowScales;
 use std::arch::aarch64::*;
 
 /// A decoder of a signed format in whole blocks: what turns codes into binary16.
@@ -37,18 +36,6 @@ impl Neon {
 }
 
 impl BlockDecoder {
-    /// `value * scale` of a row of codes, one rounding; `decode` as for [`Self::scaled`].
-    pub(crate) fn row(self, codes: &[u8], scales: RowScales<'_>, out: &mut [f32], decode: impl Fn(u8) -> f32) {
-        let RowScales { scales, group, first, .. } = scales;
-        let count = codes.len().min(out.len());
-        let mut start = 0;
-        for (index, scale) in scales.iter().enumerate() {
-            let end = count.min(if index == 0 { first } else { start + group });
-            self.scaled(&codes[start..end], *scale, &mut out[start..end], &decode);
-            start = end;
-        }
-    }
-
     /// `value * scale` of each code; `decode` gives the values of codes that are not finite or left over, and of all where the scale is
     /// too large.
     pub(crate) fn scaled(self, codes: &[u8], scale: f32, out: &mut [f32], decode: impl Fn(u8) -> f32) {
