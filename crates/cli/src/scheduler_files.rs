@@ -19,6 +19,8 @@ pub struct Workers<'a> {
     pub memory: u64,
     /// Threads of each.
     pub threads: usize,
+    /// Source and output, absolute: the files belong in neither.
+    pub paths: Vec<PathBuf>,
 }
 
 /// A file for a scheduler.
@@ -36,6 +38,20 @@ impl Workers<'_> {
     /// # Errors
     /// Files that exist already, unless `overwrite`; system errors.
     pub fn write(&self, directory: &Path, overwrite: bool) -> Result<Vec<PathBuf>, Error> {
+        let holds_password = |word: &OsString| {
+            word.to_str()
+                .and_then(|word| word.split_once("://"))
+                .is_some_and(|(_, rest)| rest.contains('@') && rest.contains(':'))
+        };
+        if self.command.iter().any(holds_password) {
+            let hint = "leave the password out of the address, and have the scheduler set it in the command";
+            return Err(crate::failure::usage("files for schedulers would hold the password of the address", hint));
+        }
+        let is_taken = |path: &Path| directory.starts_with(path) || path.starts_with(directory);
+        if let Some(path) = self.paths.iter().find(|path| is_taken(path)) {
+            let message = format!("{} is or holds {}, or lies in it", shown(directory), shown(path));
+            return Err(crate::failure::usage(&message, "choose another directory with --write-jobs"));
+        }
         let failed = |path: &Path, error| Error::system(format!("cannot write {}: {error}", shown(path)));
         fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
         let files = [self.kubernetes(), self.slurm(), self.skypilot()];
@@ -52,7 +68,7 @@ impl Workers<'_> {
 
     fn line(&self) -> String {
         let words = self.command.iter().map(|word| shell_word(Path::new(word)));
-        words.chain(["--worker auto".to_owned()]).collect::<Vec<_>>().join(" ")
+        words.chain([format!("--worker auto/{}", self.count)]).collect::<Vec<_>>().join(" ")
     }
 
     fn mebibytes(&self) -> u64 {
@@ -65,7 +81,7 @@ impl Workers<'_> {
         let (memory, directory) = (self.mebibytes(), json_text(&self.directory.to_string_lossy()));
         let words = self.command.iter().map(|word| word.to_string_lossy().into_owned());
         let words: Vec<String> =
-            words.chain(["--worker".to_owned(), "auto".to_owned()]).map(|word| json_text(&word)).collect();
+            words.chain(["--worker".to_owned(), format!("auto/{count}")]).map(|word| json_text(&word)).collect();
         let command = words.join(", ");
         let text = format!(
             r#"# kubectl apply -f kubernetes.yaml
@@ -87,9 +103,6 @@ spec:
           image: kvant:latest
           command: [{command}]
           workingDir: {directory}
-          env:
-            - name: KVANT_WORKERS
-              value: "{count}"
           resources:
             requests:
               cpu: "{threads}"
@@ -142,7 +155,8 @@ fn json_text(text: &str) -> String {
 /// The command that a plan previews: `plan` becomes `quantize`, and options of plans alone are left out.
 pub fn quantize_command(plan: &[OsString]) -> Vec<OsString> {
     const WITH_VALUE: [&str; 2] = ["--workers", "--write-jobs"];
-    const ALONE: [&str; 2] = ["--all", "--json"];
+    // Files are replaced by those of the plan, not by workers that run again.
+    const ALONE: [&str; 3] = ["--all", "--json", "--overwrite"];
     let mut command = vec![OsString::from("kvant")];
     let (mut is_value, mut is_named) = (false, false);
     for word in plan {
@@ -182,6 +196,7 @@ mod tests {
             directory: Path::new("/data/my models"),
             memory: 1 << 30,
             threads: 2,
+            paths: Vec::new(),
         };
         assert!(
             workers.slurm().text.contains("cd '/data/my models'\nkvant quantize 'my model' -o "),
@@ -190,7 +205,9 @@ mod tests {
         );
         assert!(workers.slurm().text.contains("--array=0-2") && workers.slurm().text.contains("--mem=1536M"));
         let kubernetes = workers.kubernetes().text;
-        assert!(kubernetes.contains(r#"command: ["kvant", "quantize", "my model", "-o", "it's", "--worker", "auto"]"#));
+        assert!(
+            kubernetes.contains(r#"command: ["kvant", "quantize", "my model", "-o", "it's", "--worker", "auto/3"]"#)
+        );
         assert!(workers.skypilot().text.contains("memory: 2+"));
     }
 }

@@ -1,7 +1,8 @@
 //! Running and planning jobs: the kind of the source and the recipe decide which flow a job takes.
 
 use crate::cancel::CancelToken;
-use crate::checkpoint::{self, CheckpointPlan, worker};
+use crate::checkpoint::worker::{self, Shared};
+use crate::checkpoint::{self, CheckpointPlan};
 use crate::ending::{Stopped, concluded};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Events, Reporter};
@@ -107,7 +108,9 @@ impl Job {
         let job = self.reading(&remote).prepared(true)?;
         let model = job.source.model.clone();
         let report = Self::made(job, reporter)?;
-        page::write(self.sinks.page.as_deref(), &model, "quantize", || report.to_json())?;
+        if !matches!(report, Report::Part(_)) {
+            page::write(self.sinks.page.as_deref(), &model, "quantize", || report.to_json())?;
+        }
         Ok(report)
     }
 
@@ -119,10 +122,18 @@ impl Job {
         }
         quality::check(&job)?;
         if job.sharing != Sharing::Alone {
-            if let Some(part) = worker::run(&job, reporter)? {
-                return Ok(Report::Part(Box::new(part)));
-            }
+            let part = match worker::run(&job, reporter)? {
+                Shared::Done(part) => return Ok(Report::Part(part)),
+                Shared::Complete(part) => part,
+            };
             job.sharing = Sharing::Alone;
+            // What was to be discarded was the worker's part.
+            job.sinks.commit.restart = false;
+            let completed = checkpoint::quantize::run(&job, reporter).map(Report::Checkpoint);
+            return match part.filter(|_| completed.is_err() && worker::is_completed_elsewhere(&job)) {
+                Some(part) => Ok(Report::Part(part)),
+                None => completed,
+            };
         }
         if job.source.kind() == SourceKind::Graph {
             return onnx::quantize::run(&job, reporter).map(Report::Graph);

@@ -3,7 +3,7 @@
 
 use super::manifest;
 use super::output_check::{check_source, check_target};
-use super::part::{Gathering, Part, WorkerId, parts_of};
+use super::part::{Gathering, Part, WorkerId, parts_of, remove_gathered};
 use super::{CompletePlan, EngineError, Form, OutputPlan, Verify};
 use crate::plan::CalibratedPlan;
 use kvant_container::unfinished::{
@@ -114,6 +114,8 @@ pub struct Output {
     /// Those of them that an earlier run has done.
     adopted: BTreeSet<usize>,
     gathered: Vec<Gathered>,
+    /// The parts of workers, of which the records stay until the output has its name.
+    parts: Vec<PathBuf>,
     overwrite: bool,
 }
 
@@ -265,15 +267,18 @@ impl Output {
         Self::look(plan, source, claim.target(), overwrite, Look::Names)?;
         claim.refuse_other_plan(plan.fingerprint(), overwrite)?;
         let Held { paths, journal, found, given } = claim.into_held();
+        let mut parts: Vec<Part> = parts_of(&paths.target)?.into_iter().filter(|part| part.is_of(plan)).collect();
+        let part_paths: Vec<PathBuf> = parts.iter().map(|part| part.path().to_owned()).collect();
         if is_placed(plan, &paths) {
             if plan.form() == Form::Directory {
                 manifest::refuse_changed(&paths.target)?;
             }
+            remove_gathered(&part_paths)?;
             paths.clear_beside()?;
             return Ok(Start::Finished(Committed { paths, warnings: Vec::new(), _journal: journal }));
         }
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
-        let parts: Vec<Part> = parts_of(&paths.target)?.into_iter().filter(|part| part.is_of(plan)).collect();
+        parts.iter().try_for_each(Part::refuse_strangers)?;
         let unfinished = Writer::reopen(&paths.staging, plan.geometry()).ok();
         let resumes = !found.entries.is_empty() && (unfinished.is_some() || !parts.is_empty());
         let mut entries = Vec::new();
@@ -288,7 +293,8 @@ impl Output {
         let writer = match unfinished.filter(|_| resumes) {
             _ if !parts.is_empty() => {
                 let (paths, journal, geometry) = (&paths, &journal, plan.geometry());
-                let (writer, made) = Gathering { paths, journal, geometry, parts: &parts }.gather()?;
+                let known = entries.iter().map(|entry| entry.job).collect();
+                let (writer, made) = Gathering { paths, journal, geometry, parts: &parts, known }.gather()?;
                 entries.extend(made);
                 writer
             }
@@ -297,14 +303,15 @@ impl Output {
         };
         let adopted = adopt(&writer, &entries)?;
         let mut gathered = Vec::new();
-        for part in parts {
+        for part in &mut parts {
             let jobs = part.jobs();
             let damaged = jobs.difference(&adopted).count();
             gathered.push(Gathered { worker: part.worker, jobs: jobs.len(), damaged });
-            part.remove()?;
+            part.empty(writer.geometry())?;
         }
         let finished = Mutex::new(adopted.clone());
-        Ok(Start::Working(Box::new(Output { paths, journal, writer, finished, adopted, gathered, overwrite })))
+        let parts = part_paths;
+        Ok(Start::Working(Box::new(Output { paths, journal, writer, finished, adopted, gathered, parts, overwrite })))
     }
 
     /// What was taken over from workers when it was started.
@@ -403,14 +410,14 @@ impl Output {
         durability: Durability,
         acceptance: Verify,
     ) -> Result<Complete, EngineError> {
-        let Output { paths, journal, writer, overwrite, .. } = self;
+        let Output { paths, journal, writer, parts, overwrite, .. } = self;
         let beside = plan.files_beside(checkpoint, &paths.journal)?;
         journal.record_files(names(&beside)).map_err(OutputError::io("write", &paths.journal))?;
         plan.write_files(checkpoint, &beside, &paths.staging)?;
         writer.finish(durability)?;
         manifest::refuse_others(&paths.staging, beside.into_iter().chain(files_of_tensors(plan)))?;
         let warnings = acceptance.of(plan, &made(&paths, &plan.form()))?;
-        Ok(Complete { paths, warnings, journal, overwrite })
+        Ok(Complete { paths, warnings, journal, parts, overwrite })
     }
 }
 
@@ -419,13 +426,15 @@ struct Complete {
     paths: Paths,
     warnings: Vec<Finding>,
     journal: Journal,
+    parts: Vec<PathBuf>,
     overwrite: bool,
 }
 
 impl Complete {
     fn give_name(self, plan: &dyn OutputPlan, durability: Durability) -> Result<Committed, EngineError> {
-        let Complete { paths, warnings, journal, overwrite } = self;
+        let Complete { paths, warnings, journal, parts, overwrite } = self;
         give_name(&paths, &journal, &plan.form(), overwrite, durability)?;
+        remove_gathered(&parts)?;
         Ok(Committed { paths, warnings, _journal: journal })
     }
 }

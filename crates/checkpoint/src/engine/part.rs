@@ -9,7 +9,8 @@ use super::{EngineError, Form, OutputPlan, Share};
 use kvant_container::positioned::read_exact_at;
 use kvant_container::unfinished::{Claim, Entry, Journal, OutputError, Paths, check_beside, part_beside, remove};
 use kvant_container::{
-    Durability, Geometry, Look, Manifest, Writer, directory_of, files_beside_manifest, of_record, recorded,
+    Durability, Geometry, Look, Manifest, TEMPORARY, Writer, directory_of, files_beside_manifest, of_record, recorded,
+    write_file,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,6 +87,10 @@ struct Record {
     tensors: BTreeSet<usize>,
     entries: Vec<Entry>,
     command: PartCommand,
+    /// Whether its files are in the unfinished output: the record stays until that has its name, so that whoever completes it next finds
+    /// that nothing is missing.
+    #[serde(default)]
+    gathered: bool,
 }
 
 /// A plan cut down to the share of a worker.
@@ -147,6 +152,11 @@ impl Part {
         self.record.plan == plan.fingerprint()
     }
 
+    /// The fingerprint of the plan that it is of.
+    pub fn plan(&self) -> &str {
+        &self.record.plan
+    }
+
     /// The units of work in it.
     pub fn jobs(&self) -> BTreeSet<usize> {
         self.record.entries.iter().map(|entry| entry.job).collect()
@@ -201,15 +211,28 @@ pub fn discard_part(target: &Path, worker: WorkerId) -> Result<(), OutputError> 
     remove_part(&path)
 }
 
-/// Removes a part that Kvant wrote, damaged or not; nothing if there is none. Files that Kvant did not write are kept.
+/// Removes a part that Kvant wrote, damaged or not; nothing if there is none.
 fn remove_part(path: &Path) -> Result<(), OutputError> {
     if path.symlink_metadata().is_err() {
         return Ok(());
     }
+    refuse_strangers(path)?;
+    remove(path)
+}
+
+/// Refuses a part with files that Kvant did not write.
+fn refuse_strangers(path: &Path) -> Result<(), OutputError> {
+    if !path.is_dir() {
+        return Err(OutputError::InTheWay(path.to_owned()));
+    }
     let names = files_beside_manifest(path).map_err(OutputError::io("read", path))?;
     let manifest = Manifest::read(path).map(|manifest| manifest.files).unwrap_or_default();
-    let is_own = path.is_dir() && names.iter().all(|name| manifest.contains_key(name));
-    if is_own { remove(path) } else { Err(OutputError::InTheWay(path.to_owned())) }
+    // A process that was killed may have left a temporary file of Kvant's.
+    let is_strange = |name: &&String| !manifest.contains_key(*name) && !name.starts_with(TEMPORARY);
+    match names.iter().find(is_strange) {
+        Some(stranger) => Err(OutputError::InTheWay(path.join(of_record(stranger)))),
+        None => Ok(()),
+    }
 }
 
 /// What a worker finds where its part is to be.
@@ -233,7 +256,7 @@ impl PartPlan {
         }
         match Part::read(path.clone(), worker) {
             Some(part) if part.record.plan != self.plan => Err(OutputError::OtherRun { path, changed: Vec::new() }),
-            Some(_) if manifest::refuse_changed(&path).is_ok() => Ok(PartStart::Complete),
+            Some(part) if part.record.gathered || manifest::refuse_changed(&path).is_ok() => Ok(PartStart::Complete),
             _ => remove_part(&path).map(|()| PartStart::Open),
         }
     }
@@ -266,6 +289,7 @@ impl Output {
             tensors: plan.tensors.clone(),
             entries: Journal::peek(&paths.journal).entries,
             command: plan.command.clone(),
+            gathered: false,
         };
         let path = paths.staging.join(RECORD);
         let text = serde_json::to_vec(&record).map_err(io::Error::from);
@@ -287,16 +311,19 @@ pub(super) struct Gathering<'a> {
     pub journal: &'a Journal,
     pub geometry: Geometry,
     pub parts: &'a [Part],
+    /// The units of work that the journal has already.
+    pub known: BTreeSet<usize>,
 }
 
 impl Gathering<'_> {
     /// Makes the contents of parts unfinished work of the output, which has a journal and a staging directory. A run that is killed
     /// meanwhile does so again. Returns the writer, and the units of work in the parts.
     pub fn gather(self) -> Result<(Writer, Vec<Entry>), EngineError> {
-        let Gathering { paths, journal, geometry, parts } = self;
+        let Gathering { paths, journal, geometry, parts, known } = self;
         let failed = |cause| OutputError::Io { action: "write", path: paths.journal.clone(), cause };
         // First of all: work without a record would be thrown away by the next run.
-        for entry in parts.iter().flat_map(|part| &part.record.entries) {
+        let entries = parts.iter().flat_map(|part| &part.record.entries);
+        for entry in entries.filter(|entry| !known.contains(&entry.job)) {
             journal.record(entry).map_err(failed)?;
         }
         fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
@@ -346,8 +373,27 @@ impl Part {
         Ok(())
     }
 
-    /// Removes it, once its contents are in the output.
-    pub(super) fn remove(&self) -> Result<(), OutputError> {
-        remove_part(&self.path)
+    /// Refuses a part with files that Kvant did not write, before anything of it moves.
+    pub(super) fn refuse_strangers(&self) -> Result<(), OutputError> {
+        refuse_strangers(&self.path)
     }
+
+    /// Leaves nothing of it but its record, once its contents are in the unfinished output.
+    pub(super) fn empty(&mut self, geometry: &Geometry) -> Result<(), OutputError> {
+        self.record.gathered = true;
+        let path = self.path.join(RECORD);
+        let text = serde_json::to_vec(&self.record).map_err(io::Error::from);
+        text.and_then(|text| write_file(&path, &text)).map_err(OutputError::io("write", &path))?;
+        geometry.part(&self.record.tensors).files.iter().try_for_each(|file| remove(&self.path.join(&file.name)))
+    }
+
+    /// Its directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Removes the parts that an output is made of, once it has its name.
+pub(super) fn remove_gathered(parts: &[PathBuf]) -> Result<(), OutputError> {
+    parts.iter().try_for_each(|path| remove_part(path))
 }

@@ -117,7 +117,8 @@ fn of_environment(count: Option<usize>, variable: &dyn Fn(&str) -> Option<String
     };
     let read = |name: &str| variable(name).map(|value| number(&value, name)).transpose();
     let index = read(scheduler.index)?.unwrap_or_default();
-    let first = scheduler.first.map_or(Ok(None), read)?.unwrap_or_default();
+    // Tasks that are run again alone have another first number: it counts only where the number of workers comes from the same run.
+    let first = scheduler.first.filter(|_| count.is_none()).map_or(Ok(None), read)?.unwrap_or_default();
     let stated = match count {
         Some(count) => Some(count),
         None => read(scheduler.count)?.map_or_else(|| read(COUNT), |count| Ok(Some(count)))?,
@@ -184,6 +185,8 @@ mod tests {
     fn schedulers_number_workers() {
         let slurm = [("SLURM_ARRAY_TASK_ID", "5"), ("SLURM_ARRAY_TASK_COUNT", "4"), ("SLURM_ARRAY_TASK_MIN", "3")];
         assert_eq!(of("auto", &slurm).unwrap(), "2/4");
+        let again = [("SLURM_ARRAY_TASK_ID", "3"), ("SLURM_ARRAY_TASK_COUNT", "1"), ("SLURM_ARRAY_TASK_MIN", "3")];
+        assert_eq!(of("auto/4", &again).unwrap(), "3/4");
         let kubernetes = [("JOB_COMPLETION_INDEX", "7"), ("KVANT_WORKERS", "8")];
         assert_eq!(of("auto", &kubernetes).unwrap(), "7/8");
         assert_eq!(of("auto/9", &kubernetes[..1]).unwrap(), "7/9");

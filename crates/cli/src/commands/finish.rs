@@ -6,7 +6,7 @@ use crate::parse::{parse, usage_error};
 use crate::printer::Printer;
 use kvant::text::shown;
 use kvant::{Error, ErrorKind, Job, Sharing, parts};
-use kvant_checkpoint::engine::PartCommand;
+use kvant_checkpoint::engine::{Part, PartCommand};
 use kvant_container::of_record;
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,7 +18,16 @@ use std::path::Path;
 pub fn run(args: &FinishPartsArgs, printer: &Printer) -> Result<(), Error> {
     let output = std::path::absolute(&args.output).map_err(|error| Error::system(error.to_string()))?;
     let parts = parts(&output)?;
-    let Some(part) = parts.first() else {
+    // Of the runs that have left parts, the one of which the fewest are missing.
+    let lacking = |part: &&Part| {
+        let made = parts.iter().filter(|other| other.worker.count == part.worker.count && other.plan() == part.plan());
+        part.worker.count - made.count().min(part.worker.count)
+    };
+    let Some(part) = parts.iter().min_by_key(lacking) else {
+        if output.exists() {
+            let message = format!("{} is complete: no worker has left a part", shown(&args.output));
+            return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some("there is nothing to do".to_owned())));
+        }
         let message = format!("no worker has made a part of {}", shown(&args.output));
         let hint =
             "give the output that the workers were started with, and run them first: `kvant quantize ... --worker 0/4`";

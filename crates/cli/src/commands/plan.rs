@@ -7,6 +7,7 @@ use crate::progress::Console;
 use crate::scheduler_files::{Workers, quantize_command};
 use kvant::text::shown;
 use kvant::{Error, Job, Plan, json};
+use std::path::Path;
 
 /// Plans and prints the plan.
 ///
@@ -22,8 +23,11 @@ pub fn run(args: PlanArgs, printer: &Printer) -> Result<(), Error> {
     let here = std::env::current_dir().map_err(|error| Error::system(error.to_string()))?;
     let command = quantize_command(&arguments);
     let memory = plan.peak_memory().unwrap_or_default();
-    let files = Workers { count, command: &command, directory: &here, memory, threads: job.limits.threads() };
-    for path in files.write(&directory, overwrite)? {
+    let absolute = |path: &Path| here.join(path);
+    let paths = [Some(job.source.model.as_path()), job.sinks.output.as_deref()].into_iter().flatten().map(absolute);
+    let (paths, threads) = (paths.collect(), job.limits.threads());
+    let files = Workers { count, command: &command, directory: &here, memory, threads, paths };
+    for path in files.write(&here.join(directory), overwrite)? {
         printer.note(&format!("wrote {}", shown(&path)));
     }
     Ok(())

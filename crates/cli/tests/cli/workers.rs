@@ -126,7 +126,11 @@ fn damaged_parts_are_found_and_made_again() {
     let last = work(&place, "out", "2/3");
     assert_eq!(last.json()["missing_workers"], serde_json::json!([0]), "a part without its record is none");
     let found = work(&place, "out", "0/3");
-    assert!(found.stderr.contains("units of work of worker 1/3 are damaged, and made again"), "{}", found.stderr);
+    assert!(
+        found.stderr.contains("damaged, and made again: ") && found.stderr.contains("worker 1/3"),
+        "{}",
+        found.stderr
+    );
     assert!(contents(&place.path("out")) == expected);
     assert_eq!(beside(&place, "out"), Vec::<String>::new());
 
@@ -169,7 +173,7 @@ fn output_can_be_finished_from_anywhere() {
     assert!(contents(&place.path("out")) == contents(&place.path("whole")));
     assert_eq!(beside(&place, "out"), Vec::<String>::new());
     let nothing = place.run(&["finish", "out"]);
-    assert!(nothing.code == Some(1) && nothing.stderr.contains("no worker has made a part"), "{nothing:?}");
+    assert!(nothing.code == Some(1) && nothing.stderr.contains("out is complete"), "{nothing:?}");
 }
 
 #[test]
@@ -227,7 +231,7 @@ fn files_for_schedulers_start_the_workers() {
     let shown = place.succeed(&plan);
     assert!(shown.stdout.contains("units of work"), "{}", shown.stdout);
     let script = fs::read_to_string(place.path("jobs/slurm.sh")).unwrap();
-    assert!(script.contains("kvant quantize model -s nvfp4 --weights-only -o out --worker auto"), "{script}");
+    assert!(script.contains("kvant quantize model -s nvfp4 --weights-only -o out --worker auto/2"), "{script}");
     let refused = place.run(&plan);
     assert!(refused.code == Some(2) && refused.stderr.contains("exists already"), "{refused:?}");
     place.succeed(&[&plan[..], &["--overwrite"]].concat());
@@ -240,4 +244,66 @@ fn files_for_schedulers_start_the_workers() {
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     }
     assert!(place.path("out/config.json").exists());
+}
+
+#[test]
+fn output_is_finished_after_its_last_worker_was_killed() {
+    let place = place();
+    place.succeed(&line("whole", &[]));
+    let expected = contents(&place.path("whole"));
+    let mut finished = 0;
+    for round in 0..12 {
+        let out = format!("out{round}");
+        work(&place, &out, "0/3");
+        work(&place, &out, "1/3");
+        let mut last = spawn(&place, &out, "2/3");
+        let begun = Instant::now();
+        // From here on the parts of all become one.
+        while !place.path(&format!("{out}.partial.journal")).exists() && begun.elapsed() < Duration::from_secs(20) {
+            sleep(Duration::from_micros(200));
+        }
+        sleep(Duration::from_millis(3 * round));
+        last.kill().unwrap();
+        last.wait().unwrap();
+        if !place.path(&out).exists() {
+            // The worker that runs again completes the output like `kvant finish`.
+            match round % 2 {
+                0 => place.succeed(&["finish", &out]),
+                _ => work(&place, &out, "2/3"),
+            };
+            finished += 1;
+        }
+        assert!(contents(&place.path(&out)) == expected, "round {round}");
+        let left = beside(&place, &out);
+        assert!(left.iter().all(|name| name.ends_with(".partial.journal")), "{left:?}");
+    }
+    assert!(finished > 0, "no worker was killed while it completed the output");
+}
+
+#[test]
+fn workers_restart_and_report_alone() {
+    let place = place();
+    work(&place, "out", "0/2");
+    let report = ["--report", "report.md"];
+    place.succeed(&line("out", &[&["--worker", "0/2"], &report[..]].concat()));
+    assert!(!place.path("report.md").exists(), "there is nothing to report yet");
+    let last = place.succeed(&line("out", &[&["--worker", "1/2", "--restart"], &report[..]].concat()));
+    assert!(last.json()["resumed_jobs"].as_u64().unwrap() > 0 && place.path("report.md").exists(), "{last:?}");
+    // A part of another plan is not waited for.
+    work(&place, "other", "0/2");
+    let other = ["quantize", "model", "--scheme", "int4:g32", "-o", "other", "--worker", "1/2"];
+    let refused = place.run(&other);
+    assert!(
+        refused.code == Some(1) && refused.stderr.contains("worker 0/2 has made a part with other options"),
+        "{refused:?}"
+    );
+    // Nor does a file of the user's get lost.
+    fs::write(part(&place, "other", "0/2").join("mine"), "mine").unwrap();
+    let refused = place.run(&line("other", &["--worker", "1/2", "--restart"]));
+    assert!(
+        refused.code == Some(1)
+            && refused.stderr.contains("mine")
+            && part(&place, "other", "0/2").join("mine").exists(),
+        "{refused:?}"
+    );
 }

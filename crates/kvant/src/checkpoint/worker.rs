@@ -9,7 +9,8 @@ use crate::json::path as path_json;
 use crate::text::{counts, shown};
 use crate::{gguf, paths, remote};
 use kvant_checkpoint::engine::{
-    self, Claim, Done, EngineError, Output, OutputPlan, Part, PartCommand, PartPlan, PartStart, Share, Start, WorkerId,
+    self, Claim, Done, EngineError, Output, OutputError, OutputPlan, Part, PartCommand, PartPlan, PartStart, Share,
+    Start, WorkerId,
 };
 use kvant_checkpoint::finite;
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
@@ -60,11 +61,19 @@ pub fn parts(output: &Path) -> Result<Vec<Part>, Error> {
     Ok(engine::parts_of(output)?)
 }
 
-/// Does the share of a worker. `None` where all parts are there: whoever asked completes the output then.
+/// Whether a process that shares a job is done with it.
+pub enum Shared {
+    /// Parts of others are missing, or another process completes the output.
+    Done(Box<PartReport>),
+    /// All parts are there: the output is to be completed. The report is of the worker's part, if this is a worker.
+    Complete(Option<Box<PartReport>>),
+}
+
+/// Does the share of a worker.
 ///
 /// # Errors
 /// Jobs that cannot be shared, files in the way; what the weights or the system say; for [`Sharing::Finish`] parts that are missing.
-pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Option<PartReport>, Error> {
+pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Shared, Error> {
     let begun = Instant::now();
     if let Some(reason) = indivisible_output(job)? {
         return Err(indivisible(reason));
@@ -78,20 +87,41 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Option<PartReport>, Err
     let plan = calibration.complete_from_file(plan, reporter)?;
     let (worker, command) = match &job.sharing {
         Sharing::Worker { worker, command } => (*worker, command),
-        Sharing::Finish => return refuse_missing(&plan, output).map(|()| None),
-        Sharing::Alone => return Ok(None),
+        Sharing::Finish => return refuse_missing(&plan, output).map(|()| Shared::Complete(None)),
+        Sharing::Alone => return Ok(Shared::Complete(None)),
     };
     reporter.notes(note);
     reporter.notes(plan.notices());
     let work = Work { job, checkpoint: &checkpoint, plan: &plan, output, worker, reporter };
     let (share, done) = work.carry_out(command)?;
-    let missing = missing(&engine::parts_of(output)?, &plan, worker.count);
-    if missing.is_empty() && Claim::check(output, &job.sinks.settings).is_ok() {
-        reporter.note("all workers are done: completing the output");
-        return Ok(None);
-    }
+    let parts = engine::parts_of(output)?;
+    refuse_others(&parts, &plan, worker)?;
+    let missing = missing(&parts, &plan, worker.count);
+    let is_last = missing.is_empty() && !is_completed_elsewhere(job);
     let path = worker.part_of(output);
-    Ok(Some(PartReport { worker, path, share, done, missing, time: begun.elapsed() }))
+    let report = Box::new(PartReport { worker, path, share, done, missing, time: begun.elapsed() });
+    if !is_last {
+        return Ok(Shared::Done(report));
+    }
+    reporter.note("all workers are done: completing the output");
+    Ok(Shared::Complete(Some(report)))
+}
+
+/// Returns whether another process is completing the output, or has done so.
+pub fn is_completed_elsewhere(job: &Job) -> bool {
+    let Some(output) = &job.sinks.output else { return false };
+    let is_busy = matches!(Claim::check(output, &job.sinks.settings), Err(OutputError::Busy { .. }));
+    is_busy || output.exists() && !job.sinks.commit.overwrite
+}
+
+/// Refuses to wait for a part that another worker has made of another plan.
+fn refuse_others(parts: &[Part], plan: &dyn OutputPlan, worker: WorkerId) -> Result<(), Error> {
+    let other = parts.iter().find(|part| part.worker.count == worker.count && !part.is_of(plan));
+    other.map_or(Ok(()), |other| {
+        let message = format!("worker {} has made a part with other options, or of another model", other.worker);
+        let hint = "run it again with ‹restart› and the same options; the source must be the same for all workers, time stamps included";
+        Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())))
+    })
 }
 
 /// The reason that a job cannot be shared, as far as its kind tells.
@@ -210,7 +240,7 @@ pub fn note_parts(output: &Output, reporter: &Reporter<'_>) {
     let gathered = output.gathered();
     for part in gathered.iter().filter(|part| part.damaged > 0) {
         let damaged = counts::number(part.damaged, "unit");
-        reporter.warning(&format!("{damaged} of work of worker {} are damaged, and made again", part.worker));
+        reporter.warning(&format!("damaged, and made again: {damaged} of work of worker {}", part.worker));
     }
     if !gathered.is_empty() {
         let jobs = counts::number(gathered.iter().map(|part| part.jobs).sum::<usize>(), "unit");
