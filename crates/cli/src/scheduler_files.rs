@@ -49,7 +49,7 @@ impl Workers<'_> {
         }
         let is_taken = |path: &Path| directory.starts_with(path) || path.starts_with(directory);
         if let Some(path) = self.paths.iter().find(|path| is_taken(path)) {
-            let message = format!("{} is or holds {}, or lies in it", shown(directory), shown(path));
+            let message = format!("{} and {} are the same, or one is inside the other", shown(directory), shown(path));
             return Err(crate::failure::usage(&message, "choose another directory with --write-jobs"));
         }
         let failed = |path: &Path, error| Error::system(format!("cannot write {}: {error}", shown(path)));
