@@ -101,6 +101,8 @@ def quantize(
     restart: bool = False,
     sync: bool = False,
     no_verify: bool = False,
+    worker: str | None = None,
+    yes: bool = False,
     threads: int | None = None,
     preset: str | None = None,
     override: Mapping[str, str] | Strings | None = None,
@@ -127,7 +129,7 @@ def quantize(
     makes the same bytes. Other threads run meanwhile.
 
     Args:
-        model: Hugging Face directory, .safetensors or .gguf file, or ONNX graph.
+        model: Hugging Face directory, .safetensors, .gguf or .onnx file, or hf:// or https:// address.
         scheme: Scheme by name or spelling, e.g. int4:g128.
         preset: The same as scheme.
         output: Directory, .gguf or .onnx file to write; it appears when it is complete.
@@ -225,6 +227,9 @@ def quantize(
         restart: Discard the unfinished work of an earlier run and start over.
         sync: Flush the output to disk before exiting (fsync).
         no_verify: Skip output verification (see `kvant verify`).
+        worker: Do the share of one of several workers, e.g. 3/16 (counted from 0), or auto for the number that the
+            scheduler gave.
+        yes: Download a model of more than 50 GB without asking.
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
@@ -305,6 +310,8 @@ def plan(
     report: StrPath | None = None,
     overwrite: bool = False,
     no_verify: bool = False,
+    workers: int | None = None,
+    write_jobs: StrPath | None = None,
     threads: int | None = None,
     preset: str | None = None,
     override: Mapping[str, str] | Strings | None = None,
@@ -317,7 +324,7 @@ def plan(
     Refuses what `quantize` would refuse, except missing data. `data` is as for `quantize`.
 
     Args:
-        model: Hugging Face directory, .safetensors or .gguf file, or ONNX graph.
+        model: Hugging Face directory, .safetensors, .gguf or .onnx file, or hf:// or https:// address.
         scheme: Scheme by name or spelling, e.g. int4:g128.
         preset: The same as scheme.
         output: Directory, .gguf or .onnx file to write; it appears when it is complete.
@@ -401,6 +408,9 @@ def plan(
         report: Write a report with charts: .html, or .md for a model card.
         overwrite: Replace existing files, and directories that contain only Kvant's output.
         no_verify: Skip output verification (see `kvant verify`).
+        workers: List what each of so many workers would do (see `kvant quantize --worker`).
+        write_jobs: Write files for schedulers into a directory: a Kubernetes Job, a Slurm array and a SkyPilot task
+            that start the workers.
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
@@ -596,8 +606,8 @@ def inspect(
     """Shows architecture, tensors, sizes and quantization of a model. Reads headers only.
 
     Args:
-        model: Hugging Face directory, diffusers pipeline, .safetensors or .gguf file, or ONNX graph, quantized or
-            not.
+        model: Hugging Face directory, diffusers pipeline, .safetensors or .gguf file, ONNX graph, or checkpoint at
+            hf://ORG/NAME or https://HOST/FOLDER, quantized or not.
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
     Raises:
