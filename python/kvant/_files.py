@@ -101,7 +101,6 @@ def quantize(
     restart: bool = False,
     sync: bool = False,
     no_verify: bool = False,
-    worker: str | None = None,
     yes: bool = False,
     threads: int | None = None,
     preset: str | None = None,
@@ -227,8 +226,6 @@ def quantize(
         restart: Discard the unfinished work of an earlier run and start over.
         sync: Flush the output to disk before exiting (fsync).
         no_verify: Skip output verification (see `kvant verify`).
-        worker: Do the share of one of several workers, e.g. 3/16 (counted from 0), or auto for the number that the
-            scheduler gave.
         yes: Download a model of more than 50 GB without asking.
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
@@ -310,8 +307,6 @@ def plan(
     report: StrPath | None = None,
     overwrite: bool = False,
     no_verify: bool = False,
-    workers: int | None = None,
-    write_jobs: StrPath | None = None,
     threads: int | None = None,
     preset: str | None = None,
     override: Mapping[str, str] | Strings | None = None,
@@ -408,9 +403,6 @@ def plan(
         report: Write a report with charts: .html, or .md for a model card.
         overwrite: Replace existing files, and directories that contain only Kvant's output.
         no_verify: Skip output verification (see `kvant verify`).
-        workers: List what each of so many workers would do (see `kvant quantize --worker`).
-        write_jobs: Write files for schedulers into a directory: a Kubernetes Job, a Slurm array and a SkyPilot task
-            that start the workers.
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 

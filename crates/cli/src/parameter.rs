@@ -6,8 +6,9 @@ use clap::{Arg, ArgAction, CommandFactory};
 use std::any::TypeId;
 use std::path::PathBuf;
 
-/// Options that describe the output of the command line.
-const OF_THE_TERMINAL: &[&str] = &["dry_run", "all", "by_position", "suggest_family", "then", "help", "version"];
+/// Options that describe the output of the command line, or are for schedulers that start it.
+const OF_THE_TERMINAL: &[&str] =
+    &["dry_run", "all", "by_position", "suggest_family", "then", "help", "version", "worker", "workers", "write_jobs"];
 
 /// An option or argument of a command.
 #[derive(Clone, Debug)]
