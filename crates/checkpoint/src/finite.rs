@@ -2,7 +2,7 @@
 //! not a later result.
 
 use crate::engine::{EngineError, Share, file_of};
-use crate::plan::Plan;
+use crate::plan::{KeptTensor, Plan};
 use kvant_container::{Checkpoint, Dtype, TensorView};
 use kvant_numeric::kernel::FloatDType;
 use kvant_weights::weight::{first_not_finite, place};
@@ -17,9 +17,7 @@ const PIECE: usize = 16 << 20;
 /// # Errors
 /// [`EngineError::Weight`] with the tensor and the place in it.
 pub fn check_small(plan: &Plan, checkpoint: &Checkpoint, bytes: u64) -> Result<(), EngineError> {
-    let names: BTreeSet<&str> = plan.kept().iter().map(|kept| kept.source.as_str()).collect();
-    let is_checked = |view: &TensorView<'_>| names.contains(view.name()) && view.byte_len() <= bytes;
-    check(checkpoint, checkpoint.tensors().filter(is_checked))
+    check_chosen(checkpoint, plan.kept().iter(), bytes)
 }
 
 /// The same for the tensors that a share of the plan writes.
@@ -27,7 +25,14 @@ pub fn check_small(plan: &Plan, checkpoint: &Checkpoint, bytes: u64) -> Result<(
 /// # Errors
 /// As [`check_small`].
 pub fn check_share(plan: &Plan, checkpoint: &Checkpoint, share: &Share, bytes: u64) -> Result<(), EngineError> {
-    let kept = plan.kept().iter().filter(|kept| share.tensors.contains(&kept.tensor));
+    check_chosen(checkpoint, plan.kept().iter().filter(|kept| share.tensors.contains(&kept.tensor)), bytes)
+}
+
+fn check_chosen<'p>(
+    checkpoint: &Checkpoint,
+    kept: impl Iterator<Item = &'p KeptTensor>,
+    bytes: u64,
+) -> Result<(), EngineError> {
     let names: BTreeSet<&str> = kept.map(|kept| kept.source.as_str()).collect();
     let is_checked = |view: &TensorView<'_>| names.contains(view.name()) && view.byte_len() <= bytes;
     check(checkpoint, checkpoint.tensors().filter(is_checked))

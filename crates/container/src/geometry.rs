@@ -31,6 +31,13 @@ pub struct OutputFile {
     pub len: u64,
 }
 
+impl OutputFile {
+    /// Returns whether it has some of the tensors of a file: see [`Geometry::part`].
+    pub fn is_piece(&self) -> bool {
+        self.name.ends_with(PIECE)
+    }
+}
+
 /// The files of an output, and where in them each tensor lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry {
@@ -114,6 +121,7 @@ mod tests {
         let part = whole.part(&[0, 1, 3, 99].into());
         let piece = OutputFile { name: "b.piece".to_owned(), header: Vec::new(), len: 14 };
         assert_eq!(part.files, [file("a", 18), piece]);
+        assert_eq!([part.files[0].is_piece(), part.files[1].is_piece()], [false, true]);
         assert_eq!(part.places[..4], [place(0, 8, 10), place(1, 0, 4), place(0, 0, 0), place(1, 4, 10)]);
         assert_eq!((part.index, part.names), (None, whole.names.clone()));
         let all = whole.part(&(0..5).collect());

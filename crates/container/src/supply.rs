@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 /// Every map of a registered file asks for the bytes of a tensor before it hands them out, so that nobody reads bytes that were not fetched.
 /// What is read while it is [held](Self::hold) is given up when the last holder lets go; what is read without a holder stays until the end.
 pub trait Supply: fmt::Debug + Send + Sync {
-    /// What tells one version of the file from another, the same in every run; part of the identity of a plan.
+    /// Identifies the version of the file, the same in every run; part of the identity of a plan.
     fn identity(&self) -> String;
 
     /// Returns after all bytes of a range are in the file.

@@ -80,7 +80,7 @@ impl Address {
         format!("{}://{}{}", self.scheme, self.host, self.path)
     }
 
-    /// Returns whether it has a query: a folder has none.
+    /// Returns whether it has a query, which addresses of folders do not have.
     pub fn has_query(&self) -> bool {
         self.path.contains('?')
     }

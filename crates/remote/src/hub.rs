@@ -98,7 +98,7 @@ impl Environment {
     pub fn resolve(&self, client: &Client, model: &HubModel) -> Result<Resolved, RemoteError> {
         let address = self.endpoint.join(&format!("api/models/{}/revision/{}", model.name, model.revision));
         let object = Object::new(address);
-        // The Hub tells nobody which private models there are.
+        // The Hub answers alike for private models and for models that do not exist.
         let missing = |status| RemoteError::Missing { object: object.name(), kind: "model", status };
         let answer = client.whole(&object, LONGEST_DESCRIPTION).map_err(|error| match error {
             RemoteError::Denied { status: 401, .. } => missing(401),

@@ -172,20 +172,25 @@ impl Folder {
 
 /// The complete and unfinished parts beside an output, of whatever plan.
 fn parts_of(target: &Path) -> Result<Vec<PathBuf>, OutputError> {
+    Ok(part_names(target)?.iter().map(|name| part_beside(target, name)).collect())
+}
+
+/// The names of these parts.
+pub(super) fn part_names(target: &Path) -> Result<BTreeSet<String>, OutputError> {
     let beside = part_beside(target, "");
     let prefix = beside.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let directory = directory_of(target);
     let failed = || OutputError::io("read", directory);
-    let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
-    let mut parts = BTreeSet::new();
+    let Ok(entries) = fs::read_dir(directory) else { return Ok(BTreeSet::new()) };
+    let mut names = BTreeSet::new();
     for entry in entries {
         let name = entry.map_err(failed())?.file_name().to_string_lossy().into_owned();
         if let Some(part) = name.strip_prefix(&prefix) {
             // What is beside a part is called after it.
-            parts.insert(part_beside(target, part.split(".partial").next().unwrap_or(part)));
+            names.insert(part.split(".partial").next().unwrap_or(part).to_owned());
         }
     }
-    Ok(parts.into_iter().collect())
+    Ok(names)
 }
 
 /// Removes a complete part that Kvant wrote; nothing if there is none.

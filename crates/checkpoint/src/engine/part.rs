@@ -1,16 +1,16 @@
 //! What a worker makes of an output: a directory under a hidden name beside it, with whole files of the output, pieces of others, and the
-//! record of the units of work in them. A later run of the same plan takes complete parts up as its own unfinished work: every byte is
+//! record of the units of work in them. A later run of the same plan adopts complete parts as its own unfinished work: every byte is
 //! checked against its hash, and what is missing or damaged is made again.
 
+use super::folder::part_names;
 use super::manifest;
 use super::output::{Output, files_of_tensors, give_name};
 use super::output_check::{check_source, check_target};
-use super::{EngineError, Form, OutputPlan, Share};
+use super::{COPY_BYTES, EngineError, Form, OutputPlan, Share};
 use kvant_container::positioned::read_exact_at;
 use kvant_container::unfinished::{Claim, Entry, Journal, OutputError, Paths, check_beside, part_beside, remove};
 use kvant_container::{
-    Durability, Geometry, Look, Manifest, TEMPORARY, Writer, directory_of, files_beside_manifest, of_record, recorded,
-    write_file,
+    Durability, Geometry, Look, Manifest, TEMPORARY, Writer, files_beside_manifest, of_record, recorded, write_file,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ const RECORD: &str = "part.json";
 /// The version of the record's meaning.
 const VERSION: u32 = 1;
 
-/// The longest record that is read. It has about 100 bytes for each megabyte of the output.
+/// The longest record that is read. It has about a kilobyte for each megabyte of the output.
 const MAX_RECORD_LEN: u64 = 1 << 32;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -132,8 +132,6 @@ impl OutputPlan for PartPlan {
 pub struct Part {
     /// The worker.
     pub worker: WorkerId,
-    /// The command that it was started with.
-    pub command: PartCommand,
     path: PathBuf,
     record: Record,
 }
@@ -144,7 +142,7 @@ impl Part {
         let file = path.join(RECORD);
         let is_plausible = file.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_RECORD_LEN);
         let record: Record = serde_json::from_slice(&fs::read(file).ok().filter(|_| is_plausible)?).ok()?;
-        (record.kvant_part == VERSION).then(|| Part { worker, command: record.command.clone(), path, record })
+        (record.kvant_part == VERSION).then_some(Part { worker, path, record })
     }
 
     /// Returns whether it is of this plan.
@@ -155,6 +153,11 @@ impl Part {
     /// The fingerprint of the plan that it is of.
     pub fn plan(&self) -> &str {
         &self.record.plan
+    }
+
+    /// The command that its worker was started with.
+    pub fn command(&self) -> &PartCommand {
+        &self.record.command
     }
 
     /// The units of work in it.
@@ -173,24 +176,8 @@ pub fn parts_of(target: &Path) -> Result<Vec<Part>, OutputError> {
 }
 
 fn part_paths(target: &Path) -> Result<BTreeMap<WorkerId, PathBuf>, OutputError> {
-    let beside = part_beside(target, "");
-    let prefix = beside.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let directory = directory_of(target);
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        entries => entries.map_err(OutputError::io("read", directory))?,
-    };
-    let mut paths = BTreeMap::new();
-    for entry in entries {
-        let entry = entry.map_err(OutputError::io("read", directory))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        // What is beside a part is called after it; the output may have a name that is not UTF-8.
-        let name = name.strip_prefix(&prefix).map(|name| name.split(".partial").next().unwrap_or(name));
-        if let Some(worker) = name.and_then(WorkerId::of_name) {
-            paths.insert(worker, worker.part_of(target));
-        }
-    }
-    Ok(paths)
+    let workers = part_names(target)?.into_iter().filter_map(|name| WorkerId::of_name(&name));
+    Ok(workers.map(|worker| (worker, worker.part_of(target))).collect())
 }
 
 /// Removes the parts of all workers of an output, complete or not.
@@ -327,10 +314,9 @@ impl Gathering<'_> {
             journal.record(entry).map_err(failed)?;
         }
         fs::create_dir_all(&paths.staging).map_err(OutputError::io("create", &paths.staging))?;
-        let own: BTreeSet<&str> = geometry.files.iter().map(|file| file.name.as_str()).collect();
-        for part in parts {
-            let files = geometry.part(&part.record.tensors).files;
-            for file in files.iter().filter(|file| own.contains(file.name.as_str())) {
+        let contents: Vec<Geometry> = parts.iter().map(|part| geometry.part(&part.record.tensors)).collect();
+        for (part, content) in parts.iter().zip(&contents) {
+            for file in content.files.iter().filter(|file| !file.is_piece()) {
                 let (from, to) = (part.path.join(&file.name), paths.staging.join(&file.name));
                 let is_as_planned =
                     from.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == file.len);
@@ -340,24 +326,18 @@ impl Gathering<'_> {
             }
         }
         let writer = Writer::complete(&paths.staging, geometry)?;
-        parts.iter().try_for_each(|part| part.copy_pieces(&writer))?;
+        parts.iter().zip(&contents).try_for_each(|(part, content)| part.copy_pieces(content, &writer))?;
         Ok((writer, parts.iter().flat_map(|part| part.record.entries.iter().cloned()).collect()))
     }
 }
 
-/// Bytes that are copied at a time.
-const COPY_BYTES: usize = 4 << 20;
-
 impl Part {
     /// Copies the tensors of files that several workers have written. What is missing is found by its hash later.
-    fn copy_pieces(&self, writer: &Writer) -> Result<(), EngineError> {
-        let whole = writer.geometry();
-        let part = whole.part(&self.record.tensors);
-        let own: BTreeSet<&str> = whole.files.iter().map(|file| file.name.as_str()).collect();
+    fn copy_pieces(&self, content: &Geometry, writer: &Writer) -> Result<(), EngineError> {
         let mut buffer = vec![0; COPY_BYTES];
-        for (shard, file) in part.files.iter().enumerate().filter(|(_, file)| !own.contains(file.name.as_str())) {
+        for (shard, file) in content.files.iter().enumerate().filter(|(_, file)| file.is_piece()) {
             let Ok(piece) = File::open(self.path.join(&file.name)) else { continue };
-            for (tensor, place) in part.places.iter().enumerate().filter(|(_, p)| p.shard == shard && p.len > 0) {
+            for (tensor, place) in content.places.iter().enumerate().filter(|(_, p)| p.shard == shard && p.len > 0) {
                 let mut at = 0;
                 while at < place.len {
                     let length = COPY_BYTES.min((place.len - at) as usize);
@@ -393,7 +373,7 @@ impl Part {
     }
 }
 
-/// Removes the parts that an output is made of, once it has its name.
+/// Removes the records of the parts of an output that has its name.
 pub(super) fn remove_gathered(parts: &[PathBuf]) -> Result<(), OutputError> {
     parts.iter().try_for_each(|path| remove_part(path))
 }

@@ -26,8 +26,8 @@ impl Share {
     }
 }
 
-/// The shares of so many workers. Units that write the same tensor belong together. In the order of the source, each worker takes those whose
-/// middle lies in its part of the bytes to read: no share is larger than the average by more than the largest group of units.
+/// The shares of so many workers. Units that write the same tensor form a group. Groups are assigned in the order of the source, by the middle of
+/// each in the sum of all bytes: no share exceeds the average by more than the largest group.
 pub fn shares(plan: &Plan, workers: usize) -> Vec<Share> {
     let groups = groups(plan);
     let weight = |group: &Share| u128::from(group.source_bytes) + u128::from(group.output_bytes);

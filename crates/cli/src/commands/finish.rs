@@ -33,8 +33,8 @@ pub fn run(args: &FinishPartsArgs, printer: &Printer) -> Result<(), Error> {
             "give the output that the workers were started with, and run them first: `kvant quantize ... --worker 0/4`";
         return Err(Error::new(ErrorKind::Invalid, message).with_hint(Some(hint.to_owned())));
     };
-    enter(&part.command)?;
-    let line: Vec<OsString> = part.command.arguments.iter().map(|text| of_record(text).into_os_string()).collect();
+    enter(part.command())?;
+    let line: Vec<OsString> = part.command().arguments.iter().map(|text| of_record(text).into_os_string()).collect();
     let cli = parse(&line).map_err(|error| usage_error(&error))?;
     cli.families.iter().try_for_each(|file| kvant::add_family(file).map(drop))?;
     match cli.command {

@@ -114,7 +114,7 @@ pub fn is_completed_elsewhere(job: &Job) -> bool {
     is_busy || output.exists() && !job.sinks.commit.overwrite
 }
 
-/// Refuses to wait for a part that another worker has made of another plan.
+/// Refuses to go on where another worker has made a part of a different plan.
 fn refuse_others(parts: &[Part], plan: &dyn OutputPlan, worker: WorkerId) -> Result<(), Error> {
     let other = parts.iter().find(|part| part.worker.count == worker.count && !part.is_of(plan));
     other.map_or(Ok(()), |other| {
@@ -124,7 +124,7 @@ fn refuse_others(parts: &[Part], plan: &dyn OutputPlan, worker: WorkerId) -> Res
     })
 }
 
-/// The reason that a job cannot be shared, as far as its kind tells.
+/// The reason that jobs of this kind cannot be shared.
 fn indivisible_output(job: &Job) -> Result<Option<&'static str>, Error> {
     Ok(match job.source.kind() {
         SourceKind::Graph => Some("an ONNX graph"),

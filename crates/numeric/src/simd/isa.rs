@@ -69,7 +69,7 @@ fn detect() -> Vec<Isa> {
     levels.into_iter().filter(|(found, _)| *found).map(|(_, level)| Isa(level)).collect()
 }
 
-/// Every aarch64 processor has NEON. It is a level of its own for kernels that were written by hand: loops are compiled once.
+/// Every aarch64 processor has NEON. The level distinguishes kernels that were written by hand; loops are compiled once.
 #[cfg(target_arch = "aarch64")]
 fn detect() -> Vec<Isa> {
     if is_switched_off("KVANT_DISABLE_NEON") { Vec::new() } else { vec![Isa(Level::Neon)] }
