@@ -372,7 +372,7 @@ fn passing(error: &io::Error) -> Trouble {
         _ => error
             .get_ref()
             .and_then(|inner| inner.downcast_ref::<ureq::Error>())
-            .map_or_else(|| error.kind().to_string(), reason),
+            .map_or_else(|| of_system(error), reason),
     };
     Trouble::Passing { why, wait: None }
 }
@@ -391,13 +391,19 @@ fn of_transport(object: &Object, error: &ureq::Error) -> Trouble {
     }
 }
 
+/// The system's answer, whose kind says nothing of names that cannot be looked up.
+fn of_system(error: &io::Error) -> String {
+    let kind = error.kind().to_string();
+    if kind == "uncategorized error" { error.to_string() } else { kind }
+}
+
 /// What went wrong in words, without addresses: those of redirects are signed.
 fn reason(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Timeout(_) => "the server does not answer in time".to_owned(),
         ureq::Error::HostNotFound => "the host is not known".to_owned(),
         ureq::Error::ConnectionFailed => "the server cannot be reached".to_owned(),
-        ureq::Error::Io(cause) => cause.kind().to_string(),
+        ureq::Error::Io(cause) => of_system(cause),
         ureq::Error::Rustls(cause) => format!("no encrypted connection: {cause}"),
         ureq::Error::Tls(cause) => format!("no encrypted connection: {cause}"),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => "the address is not valid".to_owned(),

@@ -4,7 +4,7 @@ use super::plan;
 use crate::args::QuantizeArgs;
 use crate::printer::Printer;
 use crate::progress::Console;
-use kvant::{Error, Job, Report};
+use kvant::{Error, Job, Report, Sharing};
 
 /// Quantizes a model: the path on stdout, or one object; the summary on stderr.
 ///
@@ -14,7 +14,11 @@ pub fn run(args: QuantizeArgs, printer: &Printer) -> Result<(), Error> {
     let is_dry_run = args.output.dry_run;
     let job = Job::from(args);
     if is_dry_run {
-        return plan::show(&job, plan::Listing::default(), printer).map(drop);
+        let workers = match &job.sharing {
+            Sharing::Worker { worker, .. } => Some(worker.count),
+            Sharing::Alone | Sharing::Finish => None,
+        };
+        return plan::show(&job, plan::Listing { workers, ..plan::Listing::default() }, printer).map(drop);
     }
     carry_out(&job, printer)
 }

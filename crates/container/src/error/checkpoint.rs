@@ -180,7 +180,7 @@ impl Diagnostic for CheckpointError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NotFound => "a model on a hub must be on disk first, e.g. `hf download ORG/NAME --local-dir DIR`",
+            Self::NotFound => "check the path; a model on the Hugging Face Hub is named ORG/NAME or hf://ORG/NAME",
             Self::NotSafetensors => "name the directory of a model, or one .safetensors, .bin, .gguf or .onnx file",
             Self::Pickle { file } => {
                 return Some(format!("if it holds the weights, name the file: {}", shell_word(file)));
