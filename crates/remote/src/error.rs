@@ -126,13 +126,17 @@ impl Diagnostic for RemoteError {
             RemoteError::Missing { kind: "model", .. } => {
                 "check the name; a private model on the Hugging Face Hub needs a token in HF_TOKEN"
             }
-            RemoteError::Missing { .. } => "check the address: it is that of the folder with config.json, or of a file with weights",
+            RemoteError::Missing { .. } => {
+                "check the address: it is that of the folder with config.json, or of a file with weights"
+            }
             RemoteError::Denied { .. } => {
                 "give a token in HF_TOKEN for a model on the Hugging Face Hub (a gated one also asks to accept its terms on its page), \
                  or name and password as https://NAME:PASSWORD@HOST/... for another server"
             }
             RemoteError::Failed { .. } => "look at the network, then run the same command again to resume",
-            RemoteError::Changed { .. } => "run the same command again with ‹restart›: the model is another one, and work on the earlier one cannot be continued",
+            RemoteError::Changed { .. } => {
+                "run the same command again with ‹restart›: the model is another one, and work on the earlier one cannot be continued"
+            }
             RemoteError::NoRanges { .. } => {
                 "download the model first, or serve it with a server that knows range requests, e.g. nginx"
             }

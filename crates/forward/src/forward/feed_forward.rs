@@ -93,7 +93,7 @@ impl Run<'_, '_> {
         });
     }
 
-    fn xielu(&self, layer: &XieluLayer) -> Xielu {
+    pub(super) fn xielu(&self, layer: &XieluLayer) -> Xielu {
         let number = |vector| self.vector(Some(vector)).first().copied().unwrap_or(f32::NAN);
         Xielu {
             alpha_p: number(&layer.alpha_p),

@@ -152,24 +152,43 @@ impl Run<'_, '_> {
     }
 
     /// How strongly each value head writes, a row per token.
-    fn strengths(&self, layer: &GatedDeltaLayer, rows: &[f32]) -> Vec<f32> {
+    pub(super) fn strengths(&self, layer: &GatedDeltaLayer, rows: &[f32]) -> Vec<f32> {
         let precision = self.ops.precision();
         rows.iter().map(|b| precision.round(layer.strength * precision.round(sigmoid(*b)))).collect()
     }
 
     /// The factor `exp(g)` on the state of each value head, or on that of each channel of its key, a row per token.
-    fn decays(&self, layer: &GatedDeltaLayer, steps: &[f32]) -> Vec<f32> {
+    pub(super) fn decays(&self, layer: &GatedDeltaLayer, steps: &[f32]) -> Vec<f32> {
+        let precision = self.ops.precision();
+        let decay = |step: f32, (rate, bias): (f32, f32)| match layer.bound {
+            None => exp(-rate * softplus(step + bias)),
+            Some(bound) => exp(precision.round(bound * sigmoid(rate * (step + bias)))),
+        };
+        let terms = self.decay_terms(layer);
+        steps.iter().zip(terms.into_iter().cycle()).map(|(step, terms)| decay(*step, terms)).collect()
+    }
+
+    /// The slopes of `decays` along the steps that they are of.
+    pub(super) fn decay_slopes(&self, layer: &GatedDeltaLayer, steps: &[f32], decays: &[f32]) -> Vec<f32> {
+        let slope = |step: f32, (rate, bias): (f32, f32)| match layer.bound {
+            None => -rate * sigmoid(step + bias),
+            Some(bound) => {
+                let share = sigmoid(rate * (step + bias));
+                bound * rate * share * (1.0 - share)
+            }
+        };
+        let terms = self.decay_terms(layer).into_iter().cycle();
+        steps.iter().zip(terms).zip(decays).map(|((step, terms), decay)| slope(*step, terms) * decay).collect()
+    }
+
+    /// The rate and the bias of each decay of a token.
+    fn decay_terms(&self, layer: &GatedDeltaLayer) -> Vec<(f32, f32)> {
         let precision = self.ops.precision();
         let rounded = |values: Vec<f32>| values.into_iter().map(|value| precision.round(value)).collect::<Vec<f32>>();
         let rates: Vec<f32> = rounded(self.vector(Some(&layer.decay_log))).into_iter().map(exp).collect();
         let biases = rounded(self.vector(Some(&layer.step_bias)));
         let shared = biases.len() / rates.len().max(1);
-        let heads = rates.iter().flat_map(|rate| std::iter::repeat_n(rate, shared)).zip(&biases).cycle();
-        let decay = |step: f32, rate: f32, bias: f32| match layer.bound {
-            None => exp(-rate * softplus(step + bias)),
-            Some(bound) => exp(precision.round(bound * sigmoid(rate * (step + bias)))),
-        };
-        steps.iter().zip(heads).map(|(step, (rate, bias))| decay(*step, *rate, *bias)).collect()
+        rates.into_iter().flat_map(|rate| std::iter::repeat_n(rate, shared)).zip(biases).collect()
     }
 }
 

@@ -42,12 +42,8 @@ impl Run<'_, '_> {
             row_width: layer.input.rows,
             layout: HeadLayout { start: which * width, step: 3 * width, width, count },
         };
-        let rates = match &layer.rates {
-            DecayRates::Stored(rates) => self.vector(Some(rates)),
-            DecayRates::Computed(rates) => rates.clone(),
-        };
         let tokens = rows.len() / layer.input.rows;
-        let decays: Vec<f32> = rates.iter().map(|rate| exp(-rate)).collect();
+        let decays: Vec<f32> = self.lightning_rates(layer).iter().map(|rate| exp(-rate)).collect();
         let task = StateSpace {
             inputs: part(2),
             writes: part(1),
@@ -62,5 +58,13 @@ impl Run<'_, '_> {
         let precision = self.ops.precision();
         out.iter_mut().for_each(|value| *value = precision.round(*value));
         out
+    }
+
+    /// The rate at which the state of each head decays.
+    pub(super) fn lightning_rates(&self, layer: &LightningLayer) -> Vec<f32> {
+        match &layer.rates {
+            DecayRates::Stored(rates) => self.vector(Some(rates)),
+            DecayRates::Computed(rates) => rates.clone(),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The gradient of hidden activations.
 
+use super::super::ops::Xielu;
+use super::super::recurrent::softplus;
 use super::tape::Var;
 use kvant_model::family::Activation;
 use kvant_numeric::linalg::{erf, sigmoid, tanh};
@@ -105,4 +107,15 @@ fn function(activation: Activation, x: f32) -> (f32, f32) {
             (f32::NAN, f32::NAN)
         }
     }
+}
+
+/// The slopes of xIELU: of `p x^2 + b x` above 0, else of `n (exp(min(x, eps)) - 1 - x) + b x`.
+pub(super) fn xielu_slopes(parameters: Xielu, x: &[f32]) -> Vec<f32> {
+    let Xielu { alpha_p, alpha_n, beta, eps } = parameters;
+    let (positive, negative) = (softplus(alpha_p), beta + softplus(alpha_n));
+    let slope = |x: f32| match x > 0.0 {
+        true => 2.0 * positive * x + beta,
+        false => negative * (if x < eps { x.exp() } else { 0.0 } - 1.0) + beta,
+    };
+    x.iter().map(|x| slope(*x)).collect()
 }

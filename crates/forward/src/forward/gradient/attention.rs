@@ -88,7 +88,7 @@ impl AttentionStep {
 }
 
 /// Adds the rows of a head where they stand.
-fn spread(rows: &[f32], heads: &Heads<'_>, first: usize, head: usize, out: &mut [f32]) {
+pub(super) fn spread(rows: &[f32], heads: &Heads<'_>, first: usize, head: usize, out: &mut [f32]) {
     let HeadLayout { start, step, width, .. } = heads.layout;
     for (index, row) in rows.chunks_exact(width).enumerate() {
         let at = (first + index) * heads.row_width + start + head * step;

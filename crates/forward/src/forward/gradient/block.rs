@@ -7,14 +7,14 @@ use super::super::blueprint::{Projections, TokenMixer};
 use super::super::heads::HeadLayout;
 use super::super::ops::{Gate, Hidden};
 use super::super::tensors::Projection;
-use super::activation::Form;
+use super::activation::{Form, xielu_slopes};
 use super::attention::AttentionStep;
 use super::tape::{Step, Tape, Var};
 use crate::forward::Heads;
-use kvant_model::family::{QueryKeyNorm, Residual, RowOrder};
+use kvant_model::family::{Pairing, QueryKeyNorm, Residual, RowOrder};
 
 /// A value with heads in its rows: the value, elements of a row, where the heads are.
-type InRows = (Var, usize, HeadLayout);
+pub(super) type InRows = (Var, usize, HeadLayout);
 
 impl<'r> Tape<'r, '_> {
     /// Block `index` on the stream `x`.
@@ -24,6 +24,7 @@ impl<'r> Tape<'r, '_> {
         let x = match block.residual {
             Residual::Parallel => self.parallel(index, block, x),
             Residual::PostNorm => self.post_norm(index, block, x),
+            Residual::OfNorm => self.of_norm(index, block, x),
             _ => self.sequential(index, block, x),
         };
         self.with_further_rows(index, x)
@@ -85,6 +86,23 @@ impl<'r> Tape<'r, '_> {
         self.normed(block.feed_forward_input.as_ref(), x)
     }
 
+    fn of_norm(&mut self, index: usize, block: &'r Block, x: Var) -> Var {
+        let read = self.normed(block.attention_input.as_ref(), x);
+        let branch = self.mix(&block.mixer, read);
+        let x = self.weighed_sum(block.shares[0], read, branch);
+        let read = self.normed(block.feed_forward_input.as_ref(), x);
+        let branch = self.feed_forward(index, &block.feed_forward, read);
+        self.weighed_sum(block.shares[1], read, branch)
+    }
+
+    /// `a residual + b branch`.
+    fn weighed_sum(&mut self, [a, b]: [f32; 2], residual: Var, branch: Var) -> Var {
+        let (x, branch) = (self.scale(residual, a), self.scale(branch, b));
+        let mut out = self.value(x).to_vec();
+        self.run.ops.join(&mut out, self.value(branch), 1.0);
+        self.record(Step::Join { x, branch, scale: 1.0 }, out)
+    }
+
     fn join(&mut self, block: &Block, x: Var, branch: Var, (norm, scales): BehindBranch<'_>) -> Var {
         let mut branch = self.normed(norm, branch);
         if let Some(scales) = scales {
@@ -101,7 +119,7 @@ impl<'r> Tape<'r, '_> {
         norm.map_or(x, |norm| self.norm(norm, (x, width, HeadLayout::row(width))))
     }
 
-    fn norm(&mut self, norm: &NormLayer, (x, width, layout): InRows) -> Var {
+    pub(super) fn norm(&mut self, norm: &NormLayer, (x, width, layout): InRows) -> Var {
         let norm = self.run.norm_weights(norm);
         let mut out = self.value(x).to_vec();
         self.run.ops.normalise(&norm, &mut out, width, layout);
@@ -109,12 +127,12 @@ impl<'r> Tape<'r, '_> {
     }
 
     /// Each element times a factor.
-    fn multiply(&mut self, x: Var, factors: Vec<f32>) -> Var {
+    pub(super) fn multiply(&mut self, x: Var, factors: Vec<f32>) -> Var {
         let out = self.value(x).iter().zip(&factors).map(|(value, factor)| value * factor).collect();
         self.record(Step::Multiply { x, factors }, out)
     }
 
-    fn scale(&mut self, x: Var, factor: f32) -> Var {
+    pub(super) fn scale(&mut self, x: Var, factor: f32) -> Var {
         if factor == 1.0 {
             return x;
         }
@@ -134,12 +152,32 @@ impl<'r> Tape<'r, '_> {
     fn mix(&mut self, mixer: &'r TokenMixer, x: Var) -> Var {
         match mixer {
             TokenMixer::Attention(layer) => self.attention(layer, x),
-            // Refused before.
-            _ => x,
+            TokenMixer::Both(both) => self.both_mixers(both, x),
+            TokenMixer::Absent => x,
+            TokenMixer::GatedDelta(layer) => {
+                let heads = self.gated_delta(layer, x);
+                self.linear(&layer.output, heads)
+            }
+            TokenMixer::ShortConvolution(layer) => {
+                let heads = self.short_convolution(layer, x);
+                self.linear(&layer.output, heads)
+            }
+            TokenMixer::Lightning(layer) => {
+                let heads = self.lightning(layer, x);
+                self.linear(&layer.output, heads)
+            }
+            TokenMixer::Mamba1(layer) => {
+                let heads = self.mamba1(layer, x);
+                self.linear(&layer.output, heads)
+            }
+            TokenMixer::Mamba2(layer) => {
+                let heads = self.mamba2(layer, x);
+                self.linear(&layer.output, heads)
+            }
         }
     }
 
-    fn attention(&mut self, layer: &'r AttentionLayer, x: Var) -> Var {
+    pub(super) fn attention(&mut self, layer: &'r AttentionLayer, x: Var) -> Var {
         let heads = self.projected(layer, x);
         let length = self.run.length;
         let step = AttentionStep {
@@ -177,7 +215,7 @@ impl<'r> Tape<'r, '_> {
         self.linear(&layer.output, out)
     }
 
-    fn gate(&mut self, function: Gate, x: Var, (gate, width, layout): InRows) -> Var {
+    pub(super) fn gate(&mut self, function: Gate, x: Var, (gate, width, layout): InRows) -> Var {
         let mut out = self.value(x).to_vec();
         let gates = Heads { data: self.value(gate), row_width: width, layout };
         self.run.ops.gate(function, &gates, &mut out);
@@ -208,10 +246,13 @@ impl<'r> Tape<'r, '_> {
                 let (q, k) = (self.linear(queries, x), self.linear(keys, x));
                 [(q, queries.rows, heads[0]), (k, keys.rows, heads[1]), (k, keys.rows, heads[2])]
             }
-            // Refused before.
-            Projections::Latent(_) | Projections::Shared(_) | Projections::Queries { .. } => {
-                [(x, 1, HeadLayout::row(1)); 3]
+            Projections::Latent(latent) => {
+                let mut all = self.latent(layer, latent, x);
+                self.grow_queries(layer, &mut all);
+                return all;
             }
+            // Refused before.
+            Projections::Shared(_) | Projections::Queries { .. } => [(x, 1, HeadLayout::row(1)); 3],
         };
         if let Some(limit) = layer.clip {
             all.iter_mut().for_each(|part| part.0 = self.clip(part.0, limit));
@@ -230,18 +271,26 @@ impl<'r> Tape<'r, '_> {
         self.norm_heads(layer.head_norms.as_ref().filter(|norms| !is_after(norms)), &mut all);
         if let Some((rotary, pairing)) = layer.rotary {
             for part in &mut all[..2] {
-                let (x, width, layout) = *part;
-                let mut out = self.value(x).to_vec();
-                self.run.ops.rotate(&self.run.angles[rotary], pairing, &mut out, width, layout);
-                part.0 = self.record(Step::Turn { rotary, pairing, width, layout, x }, out);
+                part.0 = self.turned((rotary, pairing), *part);
             }
         }
         self.norm_heads(layer.head_norms.as_ref().filter(is_after), &mut all);
+        self.grow_queries(layer, &mut all);
+        all
+    }
+
+    fn grow_queries(&mut self, layer: &AttentionLayer, all: &mut [InRows; 3]) {
         if let Some(growth) = layer.growth {
             let length = self.run.length;
             all[0].0 = self.scale_heads(all[0], |row| growth.at(row % length));
         }
-        all
+    }
+
+    /// Heads turned by the angles of their positions.
+    pub(super) fn turned(&mut self, (rotary, pairing): (usize, Pairing), (x, width, layout): InRows) -> Var {
+        let mut out = self.value(x).to_vec();
+        self.run.ops.rotate(&self.run.angles[rotary], pairing, &mut out, width, layout);
+        self.record(Step::Turn { rotary, pairing, width, layout, x }, out)
     }
 
     fn norm_heads(&mut self, norms: Option<&HeadNorms>, all: &mut [InRows; 3]) {
@@ -265,7 +314,7 @@ impl<'r> Tape<'r, '_> {
     }
 
     /// Of each row of `width` elements those at these places, one after the other.
-    fn gathered(&mut self, x: Var, from: Vec<usize>, width: usize) -> Var {
+    pub(super) fn gathered(&mut self, x: Var, from: Vec<usize>, width: usize) -> Var {
         let rows = self.value(x).chunks_exact(width);
         let out = rows.flat_map(|row| from.iter().map(|index| row[*index])).collect();
         self.record(Step::GatherColumns { x, from, width }, out)
@@ -296,8 +345,18 @@ impl<'r> Tape<'r, '_> {
             Form::Alternating(rows) => Hidden::Alternating(self.value(rows)),
         };
         let mut out = Vec::new();
-        self.run.ops.activate(mlp.activation, hidden, &mut out);
-        let mut hidden = self.record(Step::Activate { activation: mlp.activation, form }, out);
+        let mut hidden = match (&mlp.xielu, form) {
+            (Some(xielu), Form::Plain(x)) => {
+                let parameters = self.run.xielu(xielu);
+                self.run.ops.xielu(parameters, self.value(x), &mut out);
+                let slopes = xielu_slopes(parameters, self.value(x));
+                self.mapped(x, out, slopes)
+            }
+            (_, form) => {
+                self.run.ops.activate(mlp.activation, hidden, &mut out);
+                self.record(Step::Activate { activation: mlp.activation, form }, out)
+            }
+        };
         if let Some(norm) = &mlp.hidden_norm {
             hidden = self.norm(norm, (hidden, mlp.down.columns, HeadLayout::row(mlp.down.columns)));
         }

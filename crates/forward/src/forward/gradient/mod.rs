@@ -9,12 +9,16 @@
 mod activation;
 mod attention;
 mod block;
+mod delta_rule;
 mod head;
+mod mixers;
 mod norm;
+mod recurrence;
+mod state_space;
 mod tape;
 
 use super::Decoder;
-use super::blueprint::{FeedForward, Mlp, Projections, TokenMixer};
+use super::blueprint::{AttentionLayer, FeedForward, Mlp, Projections, TokenMixer};
 use super::error::ForwardError;
 use super::layout::SequenceLayout;
 use super::options::ForwardOptions;
@@ -23,7 +27,7 @@ use super::sequence::SequenceLength;
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
 pub use head::{missing_in_head, sampled_gradient};
-use kvant_model::family::{Activation, Residual};
+use kvant_model::family::Activation;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
@@ -163,23 +167,10 @@ pub fn missing_step(decoder: &Decoder<'_>, block: usize) -> Option<&'static str>
     if !blueprint.stream.is_plain() || block.routed.is_some() || block.low_rank.is_some() {
         return Some("blocks that read or make more than one stream");
     }
-    if block.residual == Residual::OfNorm {
-        return Some("residuals of norms");
-    }
     let of_mixer = match &block.mixer {
-        TokenMixer::Attention(layer) if layer.distances.is_some() => Some("scores of distances"),
-        TokenMixer::Attention(layer) => match layer.projections {
-            Projections::Latent(_) => Some("latent attention"),
-            Projections::Shared(_) => Some("keys that are values"),
-            Projections::Queries { .. } => Some("keys of another block"),
-            _ if layer.indexer.is_some() => Some("attention to keys that an indexer chooses"),
-            _ => None,
-        },
-        TokenMixer::Absent => None,
-        TokenMixer::Lightning(_) => Some("lightning attention"),
-        TokenMixer::GatedDelta(_) => Some("gated delta rules"),
-        TokenMixer::ShortConvolution(_) => Some("short convolutions"),
-        TokenMixer::Mamba1(_) | TokenMixer::Mamba2(_) | TokenMixer::Both(_) => Some("state-space layers"),
+        TokenMixer::Attention(layer) => missing_in_attention(layer),
+        TokenMixer::Both(both) => missing_in_attention(&both.attention),
+        _ => None,
     };
     of_mixer.or_else(|| match &block.feed_forward {
         FeedForward::Dense(mlp) => missing_in(mlp),
@@ -188,11 +179,21 @@ pub fn missing_step(decoder: &Decoder<'_>, block: usize) -> Option<&'static str>
     })
 }
 
+/// The same of attention.
+fn missing_in_attention(layer: &AttentionLayer) -> Option<&'static str> {
+    match layer.projections {
+        _ if layer.distances.is_some() => Some("scores of distances"),
+        Projections::Shared(_) => Some("keys that are values"),
+        Projections::Queries { .. } => Some("keys of another block"),
+        _ if layer.indexer.is_some() => Some("attention to keys that an indexer chooses"),
+        _ => None,
+    }
+}
+
 /// The same of a feed-forward network.
 fn missing_in(mlp: &Mlp) -> Option<&'static str> {
     match mlp.activation {
         _ if mlp.cutoff.is_some() => Some("sparse activations"),
-        Activation::Xielu => Some("the activation function xIELU"),
         Activation::Unknown => Some("this activation function"),
         _ => None,
     }

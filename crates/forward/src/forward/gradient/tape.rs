@@ -9,7 +9,10 @@ use super::super::tensors::Projection;
 use super::Weights;
 use super::activation::{Form, activation_gradient};
 use super::attention::AttentionStep;
+use super::delta_rule::{DeltaGradients, DeltaStep};
+use super::mixers::convolution_gradient;
 use super::norm::norm_gradient;
+use super::state_space::{ScanGradients, ScanStep, StateSpaceGradients, StateSpaceStep};
 use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
 
@@ -19,6 +22,14 @@ pub(super) type LinearGradients<'g> = dyn FnMut(&Projection, &[f32], &[f32]) + '
 /// A value on a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Var(usize);
+
+#[cfg(test)]
+impl Var {
+    /// The first values of a tape.
+    pub(super) fn first<const N: usize>() -> [Var; N] {
+        std::array::from_fn(Var)
+    }
+}
 
 /// Values and the steps that made them.
 pub(super) struct Tape<'r, 'a> {
@@ -56,6 +67,16 @@ pub(super) enum Step<'r> {
     Scatter { x: Var, part: Var, rows: Vec<(usize, f32)>, width: usize },
     /// Columns of `x`, whose rows have `width` elements: column `i` of the result is column `from[i]`.
     GatherColumns { x: Var, from: Vec<usize>, width: usize },
+    /// Rows of values side by side, each with as many elements.
+    SideBySide { parts: Vec<(Var, usize)> },
+    /// The causal convolution of each channel of sequences, with a weight `[channels, kernel]`.
+    Convolve { x: Var, weight: Vec<f32>, kernel: usize, lengths: Vec<usize> },
+    /// The gated delta rule.
+    Delta(Box<DeltaStep>),
+    /// A state-space layer.
+    StateSpace(Box<StateSpaceStep>),
+    /// A selective state-space layer.
+    Scan(Box<ScanStep>),
 }
 
 impl<'r, 'a> Tape<'r, 'a> {
@@ -222,6 +243,35 @@ impl<'r, 'a> Tape<'r, 'a> {
                     from.iter().zip(out).for_each(|(from, value)| back[*from] += *value);
                 }
                 gradients.add(x, back);
+            }
+            Step::SideBySide { parts } => {
+                let (width, mut start) = (parts.iter().map(|(_, width)| width).sum(), 0);
+                for (x, own) in parts {
+                    let rows = out.chunks_exact(width);
+                    gradients.add(x, rows.flat_map(|row| &row[start..start + own]).copied().collect());
+                    start += own;
+                }
+            }
+            Step::Convolve { x, weight, kernel, lengths } => {
+                gradients.add(x, convolution_gradient(&out, &weight, kernel, &lengths));
+            }
+            Step::Delta(step) => {
+                let DeltaGradients { x, decays, strengths } = step.backward(|var| self.value(var), &out);
+                gradients.add(step.x, x);
+                gradients.add(step.decays, decays);
+                gradients.add(step.strengths, strengths);
+            }
+            Step::StateSpace(step) => {
+                let StateSpaceGradients { x, steps, decays } = step.backward(|var| self.value(var), &out);
+                gradients.add(step.x, x);
+                gradients.add(step.steps, steps);
+                gradients.add(step.decays, decays);
+            }
+            Step::Scan(step) => {
+                let ScanGradients { x, chosen, steps } = step.backward(|var| self.value(var), &out);
+                gradients.add(step.x, x);
+                gradients.add(step.chosen, chosen);
+                gradients.add(step.steps, steps);
             }
         }
     }
