@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Held-out divergence of rotated models at weights and activations of four bits, also of models with outliers.
 
-    python3 benches/rotation.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--outliers 30]
+    python3 benches/rotation.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--outliers 30] [--hidden]
 
 Each model is also measured with outliers, which do not change its function: in every block one channel in fifty of the norms before attention
-and the feed-forward network is multiplied by a factor, and the columns that read it are divided by it. Each cell is the mean KL divergence
+and the feed-forward network is multiplied by a factor, and the columns that read it are divided by it; with --hidden also one in fifty of the rows
+of the up projection, and the columns of the down projection. Each cell is the mean KL divergence
 from the float model in nats, all on the same windows. Prints a Markdown table for each model.
 """
 
@@ -24,15 +25,18 @@ SCHEMES = {
     "MXFP4": "mxfp4",
     "NVFP4": "nvfp4",
 }
-ALGORITHMS = ["rtn", "smoothquant", "rotate", "rotate:size=32", "qronos", "rotate,qronos", "rotate:size=32,qronos"]
+ALGORITHMS = [
+    "rtn", "smoothquant", "rotate", "rotate:size=32", "rotate:down=on", "rotate:down=on:size=32",
+    "qronos", "rotate,qronos", "rotate:size=32,qronos", "rotate:down=on,qronos", "rotate:down=on:size=32,qronos",
+]  # fmt: skip
 READERS = {
     "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
 }
 
 
-def with_outliers(source, out, factor):
-    """A model of the same function (Llama's names), whose activations have outliers."""
+def with_outliers(source, out, factor, hidden=False):
+    """A model of the same function (Llama's names), whose activations have outliers; those of down projections too where asked."""
     shutil.copytree(source, out)
     weights = load_file(out / "model.safetensors")
     generator = torch.Generator().manual_seed(7)
@@ -43,6 +47,11 @@ def with_outliers(source, out, factor):
         weights[name][chosen] *= factor
         for reader in READERS[norm]:
             weights[f"{block}.{reader}.weight"][:, chosen] /= factor
+    for name in [name for name in weights if hidden and name.endswith("mlp.up_proj.weight")]:
+        rows = len(weights[name])
+        chosen = torch.randperm(rows, generator=generator)[: max(1, rows // 50)]
+        weights[name][chosen] *= factor
+        weights[name.replace("up_proj", "down_proj")][:, chosen] /= factor
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     return out
 
@@ -52,7 +61,8 @@ def divergence(kvant, model, scheme, algorithm, options, work):
     shutil.rmtree(out, ignore_errors=True)
     data = ["--calib", options.calib, "--num-samples", str(options.samples), "--seq-len", "256"]
     # Its inputs have a static scale.
-    calibrated = data if scheme == "nvfp4" or algorithm not in ("rtn", "rotate", "rotate:size=32") else []
+    needs_data = scheme == "nvfp4" or algorithm != "rtn" and not algorithm.startswith("rotate") or "," in algorithm
+    calibrated = data if needs_data else []
     run = [kvant, "quantize", model, "--scheme", scheme, "--algorithm", algorithm, *calibrated, "-o", out, "-q"]
     done = subprocess.run([str(word) for word in run], capture_output=True, text=True)
     if done.returncode:
@@ -68,12 +78,13 @@ def main():
     parser.add_argument("--kvant", default="target/release/kvant")
     parser.add_argument("--outliers", type=float, default=30.0)
     parser.add_argument("--outliers-only", action="store_true")
+    parser.add_argument("--hidden", action="store_true")
     parser.add_argument("--samples", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         for model in options.models:
-            made = with_outliers(model, work / f"{model.name}-outliers", options.outliers)
+            made = with_outliers(model, work / f"{model.name}-outliers", options.outliers, options.hidden)
             for kind, path in ((model.name, model), (f"{model.name} with outliers", made))[options.outliers_only :]:
                 print(f"\n### {kind}\n\n| | {' | '.join(SCHEMES)} |\n|---|{'---|' * len(SCHEMES)}", flush=True)
                 for algorithm in ALGORITHMS:

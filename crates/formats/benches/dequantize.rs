@@ -74,6 +74,7 @@ fn checkpoint(export: OutputFormat, text: &str) -> (tempfile::TempDir, Checkpoin
         order: NibbleOrder::Awq,
         fused: None,
         act_order: false,
+        input_rotation: None,
     };
     let tensors = export.parts(&layer).unwrap().into_iter().map(|part| {
         let length = part.shape.iter().product::<usize>() * part.dtype.bitsize() / 8;

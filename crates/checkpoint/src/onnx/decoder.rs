@@ -5,10 +5,10 @@ use super::error::OnnxExportError;
 use super::mask::Positions;
 use super::weights::{MICROSOFT, Weight};
 use kvant_container::onnx::{DataType, ModelProto, OperatorSetIdProto, PRODUCER, Spill};
-use kvant_forward::forward::Decoder;
 use kvant_forward::forward::blueprint::{
     Block, FeedForward, HeadNorms, NormLayer, PositionTable, Projections, TokenMixer,
 };
+use kvant_forward::forward::{Decoder, ForwardError};
 use kvant_model::family::{QueryKeyNorm, Residual};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationQuantizer;
@@ -84,6 +84,10 @@ fn write(
     outline: bool,
     weights_only: bool,
 ) -> Result<Exported, OnnxExportError> {
+    if let Some(module) = decoder.rotated_inputs().min() {
+        let what = format!("rotated inputs of {module} in an ONNX graph");
+        return Err(ForwardError::unsupported(what).into());
+    }
     let mut builder = Builder::default();
     builder.enter("inputs");
     let rows = [ShardShape::Named("batch"), ShardShape::Named("sequence")];

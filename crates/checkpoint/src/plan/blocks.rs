@@ -91,7 +91,7 @@ impl Declared<'_> {
         self.source.network.blocks().iter().enumerate().map(block).collect()
     }
 
-    /// The links of a block that change no weight whose codes are taken over.
+    /// The links of a block that change no weight whose codes are taken over, and through which nothing is rotated.
     fn links(&self, block: usize) -> Vec<SmoothingPair> {
         let recoded: HashSet<usize> =
             self.layers.iter().filter(|layer| layer.is_recoded()).map(|layer| layer.source.position).collect();
@@ -100,7 +100,15 @@ impl Declared<'_> {
             Consumer::Linear(id) => network.linear(id).weight,
             Consumer::Experts(id) => network.experts()[id.index()].weight(),
         };
-        let is_free = |consumer: Consumer| !recoded.contains(&self.source.tensors[weight(consumer)].position);
+        let is_recoded = |consumer: Consumer| recoded.contains(&self.source.tensors[weight(consumer)].position);
+        let is_rotated = |consumer: Consumer| {
+            let module = match consumer {
+                Consumer::Linear(id) => network.linear(id).module.clone(),
+                Consumer::Experts(id) => expert_module(&network.experts()[id.index()].module, 0),
+            };
+            self.source.input_rotations.contains_key(&module)
+        };
+        let is_free = |consumer: Consumer| !is_recoded(consumer) && !is_rotated(consumer);
         let from = |link: &SmoothingPair| match link.from {
             ScaleSource::Norm(_) => None,
             ScaleSource::Linear { linear, .. } => Some(Consumer::Linear(linear)),

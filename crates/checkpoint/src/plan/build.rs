@@ -54,6 +54,10 @@ impl Plan {
         if fake {
             return Err(source.already_fake());
         }
+        let source = match &import {
+            Some(import) => source.with_rotations(import)?,
+            None => source,
+        };
         let drafts = source.quantized(import.as_ref())?;
         Declared::new(source, drafts).plan(checkpoint, json, StatedAs::Quantized)
     }

@@ -3,7 +3,7 @@
 use super::declared::Declared;
 use super::error::PlanError;
 use super::quantization_config::{Described, with_quantization};
-use super::{ActivationPoint, PlannedAttention, names};
+use super::{ActivationPoint, PlannedAttention, PlannedLayer, names};
 use kvant_formats::format::ModuleScheme;
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::quark::AttentionModules;
@@ -117,6 +117,13 @@ impl Declared<'_> {
         let aliases: Vec<_> = renamed.collect();
         let biases: Vec<_> = self.coded_biases().collect();
         let attention = self.source.network.family().map(AttentionModules::of).unwrap_or_default();
+        let rotated = self.layers.iter().filter_map(|layer| Some((layer, self.source.input_rotation(layer)?)));
+        let names = |layer: &PlannedLayer| {
+            let renamed = loader.of_module(&layer.module);
+            std::iter::once(layer.name.clone()).chain(renamed).collect::<Vec<_>>()
+        };
+        let input_rotations: Vec<_> =
+            rotated.flat_map(|(layer, rotation)| names(layer).into_iter().map(move |name| (name, rotation))).collect();
         let described = Described {
             layers: &layers,
             biases: &biases,
@@ -124,6 +131,7 @@ impl Declared<'_> {
             aliases: &aliases,
             attention: &attention,
             act_order: self.act_order,
+            input_rotations: &input_rotations,
         };
         let mut config = with_quantization(json, self.source.format, &self.source.recipe, &described).map_err(error)?;
         if let Some(fake) =

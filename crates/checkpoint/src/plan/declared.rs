@@ -19,7 +19,7 @@ use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorView, 
 use kvant_formats::format::forget_metadata;
 use kvant_formats::format::plain_floats::FakeQuantization;
 use kvant_formats::format::tensors::{DescribedLayer, METADATA_KEY, description};
-use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, finds_whole_experts, has_bare_towers};
+use kvant_formats::loader_rules::{ExpertSchemes, ModelTraits, RotationFacts, finds_whole_experts, has_bare_towers};
 use kvant_formats::transcode::FloatType;
 use kvant_model::family::{self, Role};
 use kvant_model::network::{LayerKind, Linear, Place, Reason};
@@ -218,6 +218,7 @@ impl<'a> Declared<'a> {
             kept_experts: self.source.network.linears().iter().any(|linear| kept(&linear)),
             kept_shared_experts: self.source.network.linears().iter().any(kept_shared),
             attention: self.source.recipe.attention(),
+            rotations: self.rotations(),
             float32: self.kept.iter().any(|kept| self.declarations[kept.tensor].dtype == Dtype::F32),
             listed_siblings: self.has_listed_siblings(&is_quantized),
             dense_blocks: self.source.network.has_dense_blocks(),
@@ -229,6 +230,19 @@ impl<'a> Declared<'a> {
             bare_towers: has_bare_towers(self.source.tensors.iter().map(|tensor| tensor.name.as_str())),
             bf16: self.layers.iter().all(|layer| stored_type(layer.source.dtype) == Dtype::BF16),
         }
+    }
+
+    /// What is rotated while the model runs.
+    fn rotations(&self) -> RotationFacts {
+        let biased: BTreeSet<&str> =
+            self.declarations.iter().filter_map(|declaration| declaration.name.strip_suffix(".bias")).collect();
+        let linears = self.source.network.linears().iter().filter(|linear| linear.expert.is_some());
+        let experts: BTreeSet<&str> = linears.map(|linear| linear.module.as_str()).collect();
+        let rotated = self.layers.iter().filter_map(|layer| Some((layer, self.source.input_rotation(layer)?)));
+        rotated.fold(RotationFacts::default(), |facts, (layer, rotation)| {
+            let is_expert = layer.source.expert.is_some() || experts.contains(layer.module.as_str());
+            facts.with_layer(rotation.size, [is_expert, biased.contains(layer.name.as_str()), false])
+        })
     }
 
     /// The modules whose biases are codes, with their schemes.
@@ -326,6 +340,7 @@ impl<'a> Declared<'a> {
     ) -> Result<Plan, PlanError> {
         let (exclude, traits, float_share) = (self.exclude_list(), self.traits(json.is_some()), self.float_share());
         let blocks = if self.runs_blocks() { self.blocks() } else { Vec::new() };
+        self.source.refuse_float_rotations(&self.layers)?;
         self.check_algorithms(checkpoint, &blocks)?;
         let taken = self.take_statistics()?;
         let outside = self.outside(&blocks);
@@ -338,7 +353,8 @@ impl<'a> Declared<'a> {
         metadata.extend(is_described.then(|| (METADATA_KEY.to_owned(), description(self.described()).to_string())));
         metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
         let dropped = self.dropped.into_iter().chain(parts_of_codes(checkpoint, &self.source)).collect();
-        let Recognised { tensors, network, shaped, config: model, recipe, format } = self.source;
+        let of_rotations = self.source.rotation_notice();
+        let Recognised { tensors, network, shaped, config: model, recipe, format, .. } = self.source;
         let files = if model.is_component { WeightFiles::Diffusion } else { WeightFiles::Model };
         let max_shard_size = if format.capabilities().one_file { u64::MAX } else { recipe.max_shard_size() };
         let layout = Layout::new(self.declarations, max_shard_size, metadata);
@@ -363,6 +379,7 @@ impl<'a> Declared<'a> {
             .chain(taken.notices.iter().cloned())
             .chain(of_plan)
             .chain(of_loaders)
+            .chain(of_rotations)
             .chain(departures)
             .collect();
         Ok(Plan {

@@ -2,7 +2,7 @@
 
 use crate::recipe::Recipe;
 use kvant_formats::format::quark::AttentionModules;
-use kvant_formats::format::{ModelDescription, OutputFormat, forget_config, gguf_has_its_own};
+use kvant_formats::format::{InputRotation, ModelDescription, OutputFormat, forget_config, gguf_has_its_own};
 use kvant_quant::scheme::{LayerScheme, TensorScheme};
 use kvant_weights::parts::CannotHold;
 use serde_json::Value;
@@ -22,6 +22,8 @@ pub struct Described<'a> {
     pub attention: &'a AttentionModules,
     /// Whether input channels are grouped otherwise than as they stand.
     pub act_order: bool,
+    /// The modules whose inputs are rotated while the model runs, under all their names.
+    pub input_rotations: &'a [(String, InputRotation)],
 }
 
 /// A model's config.json with the `quantization_config` that the format wants, in place of what the source said of itself.
@@ -75,6 +77,11 @@ fn quantization_config(
         act_order: described.act_order,
         nibble_order: recipe.nibble_order(),
         algorithms: recipe.algorithms(),
+        input_rotations: &described
+            .input_rotations
+            .iter()
+            .map(|(name, rotation)| (name.as_str(), *rotation))
+            .collect::<Vec<_>>(),
     };
     format.config(&model).map(Some)
 }
@@ -110,6 +117,7 @@ pub(crate) fn can_say(
         aliases: &[],
         attention: &AttentionModules::default(),
         act_order: false,
+        input_rotations: &[],
     };
     quantization_config(format, recipe, &described).map(|_| ())
 }
@@ -147,6 +155,7 @@ mod tests {
             aliases: &[],
             attention: &attention,
             act_order: false,
+            input_rotations: &[],
         };
         with_quantization(config, recipe.format(), &recipe, &described).unwrap()
     }

@@ -1,16 +1,20 @@
 //! The first stage of a plan: the source's tensors, the network that they are recognised as, and what is asked of it. What follows from
 //! these alone is asked of this stage; it never changes.
 
+use super::PlannedLayer;
 use super::error::PlanError;
 use super::layer::LayerDraft;
 use super::names;
 use super::source::SourceTensor;
 use crate::recipe::Recipe;
-use kvant_formats::format::{ModuleNames, OutputFormat, StackedExpert};
+use kvant_formats::format::{InputRotation, ModuleNames, OutputFormat, StackedExpert};
+use kvant_formats::import::Import;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice, ShapedLayer, TensorMeta, in_memory_module, on_disk_module};
+use kvant_quant::counts::number;
+use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{Fused, LayerSpec, Part};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A source that is recognised, and the recipe for it. Tensors are named by their index among `tensors`.
 pub(super) struct Recognised<'a> {
@@ -21,6 +25,8 @@ pub(super) struct Recognised<'a> {
     pub(super) config: ModelConfig,
     pub(super) recipe: Recipe,
     pub(super) format: OutputFormat,
+    /// The channels that each Hadamard matrix mixes by which the inputs of modules are rotated while the model runs.
+    pub(super) input_rotations: BTreeMap<String, usize>,
 }
 
 impl<'a> Recognised<'a> {
@@ -37,7 +43,60 @@ impl<'a> Recognised<'a> {
         let network = Network::recognise(&config, &metas);
         let shaped = network.shaped_layers(&metas);
         refuse_quantized(&network, &config, &metas)?;
-        Ok(Recognised { format: recipe.format(), tensors, network, shaped, config, recipe })
+        let input_rotations = BTreeMap::new();
+        Ok(Recognised { format: recipe.format(), tensors, network, shaped, config, recipe, input_rotations })
+    }
+
+    /// The same with the rotations of inputs that go with the imported weights.
+    ///
+    /// # Errors
+    /// *Unsupported* where the format has no place for them.
+    pub(super) fn with_rotations(self, import: &Import<'_>) -> Result<Recognised<'a>, PlanError> {
+        if !self.format.capabilities().input_rotations {
+            import.refuse_input_rotations()?;
+        }
+        let mut input_rotations = BTreeMap::new();
+        for (module, rotation) in import.input_rotations() {
+            if !rotation.is_sylvester() {
+                let reason =
+                    "has inputs that another matrix than Sylvester's Hadamard matrix rotates while the model runs";
+                return Err(ImportError::unsupported(module, reason, "use the checkpoint as it is").into());
+            }
+            input_rotations.insert(module.clone(), rotation.channels());
+        }
+        Ok(Recognised { input_rotations, ..self })
+    }
+
+    /// Refuses layers that stay float, whose inputs would be rotated while the model runs.
+    ///
+    /// # Errors
+    /// *Unsupported*, with the first of them.
+    pub(super) fn refuse_float_rotations(&self, layers: &[PlannedLayer]) -> Result<(), PlanError> {
+        let quantized: BTreeSet<&str> = layers.iter().map(|layer| layer.module.as_str()).collect();
+        match self.input_rotations.keys().find(|module| !quantized.contains(module.as_str())) {
+            None => Ok(()),
+            Some(module) => {
+                let reason = "stays float, and loaders rotate the inputs of quantized layers alone";
+                let hint = "quantize all down projections, or leave down=on out of the algorithm `rotate`";
+                Err(ImportError::unsupported(module, reason, hint).into())
+            }
+        }
+    }
+
+    /// What the user should know of inputs that are rotated while the model runs.
+    pub(super) fn rotation_notice(&self) -> Option<String> {
+        let most = self.input_rotations.values().max()?;
+        let layers = number(self.input_rotations.len(), "layer");
+        Some(format!(
+            "the inputs of {layers} are rotated while the model runs, {most} channels at a time: loaders that do not rotate them compute \
+             something else"
+        ))
+    }
+
+    /// How the inputs of a layer are rotated while the model runs.
+    pub(super) fn input_rotation(&self, layer: &PlannedLayer) -> Option<InputRotation> {
+        let size = *self.input_rotations.get(&layer.module)?;
+        Some(InputRotation { size, is_whole: size == layer.columns })
     }
 }
 
@@ -97,6 +156,7 @@ impl Recognised<'_> {
             order: self.recipe.nibble_order(),
             fused,
             act_order,
+            input_rotation: self.input_rotations.get(&layer.module).copied(),
         };
         self.format.parts(&spec).map_err(problem)
     }

@@ -45,6 +45,7 @@ fn holds(format: OutputFormat, scheme: LayerScheme) -> bool {
         order: NibbleOrder::default(),
         fused: None,
         act_order: false,
+        input_rotation: None,
     };
     let holds_activations = |side: Side, scheme: ActivationScheme| {
         let site = ActivationPoint::Input(String::new());

@@ -77,6 +77,7 @@ fn exported(export: OutputFormat, order: NibbleOrder, tensor: &QuantTensor) -> V
         order,
         fused: None,
         act_order: false,
+        input_rotation: None,
     };
     let whole = Band { rows: 0..ROWS, columns: 0..COLUMNS };
     let parts = export.parts(&layer).unwrap();

@@ -57,6 +57,85 @@ fn rotations_combine_with_calibrated_algorithms_and_activations() {
 }
 
 #[test]
+fn rotated_inputs_of_down_projections_keep_the_function_and_are_read_back() {
+    let place = Place::new();
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(40));
+    place.succeed(&["quantize", "nano_llama", "--scheme", "int8:channel", "-o", "plain"]);
+    let plain = divergence(&place, "plain");
+    for (format, algorithm) in [
+        ("quark", "rotate:down=on"),
+        ("compressed-tensors", "rotate:stream=off:heads=off:down=on"),
+        ("quark", "rotate:size=32:down=on"),
+        ("compressed-tensors", "rotate:size=32:down=on"),
+    ] {
+        let out = format!("{format} {algorithm}");
+        let run = ["quantize", "nano_llama", "-s", "int8:channel", "--algorithm", algorithm, "--format", format, "-o", &out];
+        place.succeed(&run);
+        let rotated = divergence(&place, &out);
+        assert!(rotated < 2.0 * plain + 1e-5 && rotated != plain, "{out}: {rotated} {plain}");
+        place.succeed(&["verify", &out]);
+        // The other format says the same.
+        let other = if format == "quark" { "compressed-tensors" } else { "quark" };
+        place.succeed(&["convert", &out, "--to", other, "-o", "other", "--overwrite"]);
+        assert!((divergence(&place, "other") - rotated).abs() < 1e-9, "{out}");
+        let refused = place.run(&["convert", &out, "--to", "float", "-o", "floats"]);
+        assert!(refused.code == Some(1) && refused.stderr.contains("rotated while the model runs"), "{refused:?}");
+    }
+}
+
+#[test]
+fn calibrated_algorithms_see_rotated_inputs() {
+    let place = Place::new();
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(60));
+    let data = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "32"];
+    for (scheme, algorithm, out) in [
+        ("int4:g32+int8:token!dynamic", "rotate:down=on,gptq", "a"),
+        ("int8:channel+int8:tensor!static", "rotate:down=on", "b"),
+        ("int4:g32", "rotate:down=on,awq,qronos", "c"),
+        ("int4:g32", "rotate:down=on,gptq,autoround:steps=2", "d"),
+    ] {
+        let run = ["quantize", "nano_llama", "-s", scheme, "--algorithm", algorithm, "--format", "quark", "-o", out];
+        place.succeed(&[&run[..], &data[..]].concat());
+        let divergence = divergence(&place, out);
+        assert!(divergence < 0.2, "{scheme} {algorithm}: {divergence}");
+    }
+}
+
+#[test]
+fn rotated_inputs_are_refused_where_no_loader_computes_them() {
+    let place = Place::new();
+    let refused = |more: &[&str]| {
+        let run = ["plan", "nano_llama", "-s", "int4:g32", "--algorithm", "rotate:down=on"];
+        let run = place.run(&[&run[..], more].concat());
+        assert_eq!(run.code, Some(1), "{run:?}");
+        run.stderr
+    };
+    for format in ["awq", "gptq", "mlx", "fake", "gguf", "onnx"] {
+        let error = refused(&["--format", format]);
+        assert!(error.contains("while the model runs") && error.contains("quark or compressed-tensors"), "{error}");
+    }
+    assert!(refused(&["--exclude", "*.1.mlp.down_proj"]).contains("model.layers.1.mlp.down_proj: stays float"));
+    let of_size = place.run(&["plan", "nano_llama", "-s", "int4:g32", "--algorithm", "rotate:stream=off:down=on:size=48"]);
+    assert!(of_size.stderr.contains("in groups of 48"), "{of_size:?}");
+    let file = place.run(&["plan", "nano_llama", "-s", "Q4_K_M", "--algorithm", "rotate:down=on"]);
+    assert!(file.code == Some(1) && file.stderr.contains("while the model runs"), "{file:?}");
+}
+
+#[test]
+fn rotations_of_quark_json_are_those_of_kvant() {
+    let place = Place::new();
+    let quark = r#"{"name": "rotation", "r1": false, "r2": true, "r4": true, "rotation_size": 32, "scaling_layers": {}}"#;
+    place.write("rotation.json", quark);
+    place.write("r3.json", r#"{"name": "rotation", "r3": true}"#);
+    let run = |algorithm: &str| {
+        place.run(&["plan", "nano_llama", "-s", "int8:channel", "--format", "quark", "--algorithm", algorithm, "--json"])
+    };
+    let plan = run("rotation.json").json();
+    assert_eq!(plan["recipe"]["algorithm"], serde_json::json!(["rotate:stream=off:down=on:size=32"]), "{plan}");
+    assert!(run("r3.json").stderr.contains("rotation.r3"));
+}
+
+#[test]
 fn rotations_come_first_and_fit_the_channels() {
     let place = Place::new();
     let refused = |algorithm: &str| {

@@ -52,6 +52,8 @@ pub struct Capabilities {
     pub fuses_nothing: bool,
     /// Whether loaders infer quantized layers from the tensors, not from the configuration.
     pub found_by_tensors: bool,
+    /// Whether it can say that the inputs of layers are rotated while the model runs.
+    pub input_rotations: bool,
 }
 
 /// By which names a configuration calls modules, and tensors are called after them.
@@ -101,6 +103,7 @@ impl Capabilities {
             excluded_fields: &[],
             fuses_nothing: false,
             found_by_tensors: false,
+            input_rotations: false,
         }
     }
 

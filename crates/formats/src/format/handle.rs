@@ -113,6 +113,12 @@ impl FormatHandle {
         FormatHandle::all().into_iter().filter(|format| format.capabilities().is_written)
     }
 
+    /// The names of the formats that can say that inputs are rotated while the model runs.
+    pub fn of_rotations() -> Vec<&'static str> {
+        let can_say = |format: &FormatHandle| format.capabilities().input_rotations;
+        FormatHandle::written().filter(can_say).map(FormatHandle::name).collect()
+    }
+
     /// The format that reads a `quant_method`.
     pub fn reading(method: &str) -> Option<FormatHandle> {
         FormatHandle::all().into_iter().find(|format| format.capabilities().reads.contains(&method))
@@ -141,6 +147,10 @@ impl FormatHandle {
         let weight = layer.scheme.weight;
         if weight.is_for_evaluation_only() {
             return Err(CannotHold::new(format!("`{weight}` is {EVALUATION_ONLY}"), "use ‹format› fake"));
+        }
+        if layer.input_rotation.is_some() && !self.capabilities().input_rotations {
+            let reason = format!("{} has no place for rotations of inputs while the model runs", self.name());
+            return Err(CannotHold::new(reason, format!("use ‹format› {}", FormatHandle::of_rotations().join(" or "))));
         }
         self.0.parts(layer)
     }

@@ -173,6 +173,37 @@ pub struct ModelDescription<'a> {
     pub nibble_order: NibbleOrder,
     /// The algorithms that chose the codes.
     pub algorithms: &'a Algorithms,
+    /// The modules whose inputs are rotated while the model runs, under all their names.
+    pub input_rotations: &'a [(&'a str, InputRotation)],
+}
+
+/// The rotation of a layer's inputs by Sylvester's Hadamard matrix while the model runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InputRotation {
+    /// The channels that each matrix mixes.
+    pub size: usize,
+    /// Whether these are all channels of the layer.
+    pub is_whole: bool,
+}
+
+impl InputRotation {
+    /// The size of the matrices of all layers; `None` where each is as wide as its layer.
+    ///
+    /// # Errors
+    /// [`CannotHold`] where there are several sizes.
+    pub fn common_size(rotations: &[(&str, InputRotation)]) -> Result<Option<usize>, CannotHold> {
+        let mut all = rotations.iter().map(|(_, rotation)| *rotation);
+        let Some(first) = all.next().filter(|_| !rotations.iter().all(|(_, rotation)| rotation.is_whole)) else {
+            return Ok(None);
+        };
+        match all.find(|other| other.size != first.size) {
+            None => Ok(Some(first.size)),
+            Some(other) => Err(CannotHold::new(
+                format!("inputs are rotated in groups of {} and of {} channels", first.size, other.size),
+                "give all layers one size with rotate:size=N",
+            )),
+        }
+    }
 }
 
 /// The description of codes that files without a config.json hold themselves, and the method that reads it.

@@ -20,6 +20,7 @@ use crate::format::stored::{
 use crate::format::tensors::{self, TENSORS_METHOD};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_model::network::{TensorMeta, modality_part};
+use kvant_quant::rotation::Rotation;
 use kvant_quant::scheme::TensorScheme;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -51,7 +52,14 @@ const PARAMETERS: &[&str] = &[
     "comfy_quant",
     "scaled_fp8",
     "scale_input",
+    // Quark's rotations of inputs.
+    "input_rotation",
 ];
+
+/// Returns whether a tensor describes activations, by the last part of its name.
+pub(crate) fn is_parameter(suffix: &str) -> bool {
+    PARAMETERS.contains(&suffix) || suffix.starts_with("shared_input_rotation_")
+}
 
 /// A checkpoint, seen as floats.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +71,11 @@ pub struct Import<'a> {
     activations: HashMap<String, StoredActivations>,
     attention: HashMap<usize, StoredAttention>,
     quantizes_cache: bool,
+    input_rotations: InputRotations,
 }
+
+/// The rotations of inputs that a forward pass computes, by module.
+pub type InputRotations = HashMap<String, Arc<Rotation>>;
 
 impl<'a> Import<'a> {
     /// The tensors, in the order of the checkpoint.
@@ -117,6 +129,22 @@ impl<'a> Import<'a> {
         self.attention.get(first)
     }
 
+    /// The rotations of inputs of layers while the model runs. Their weights are those of rotated inputs.
+    pub fn input_rotations(&self) -> &InputRotations {
+        &self.input_rotations
+    }
+
+    /// Refuses a checkpoint in which inputs are rotated while the model runs, for those who read its weights alone.
+    ///
+    /// # Errors
+    /// *Unsupported*, with the first such layer.
+    pub fn refuse_input_rotations(&self) -> Result<(), ImportError> {
+        let Some(module) = self.input_rotations.keys().min() else { return Ok(()) };
+        let reason = "has inputs that are rotated while the model runs, which the result has no place for";
+        let formats = FormatHandle::of_rotations().join(" or ");
+        Err(ImportError::unsupported(module, reason, format!("keep it in the format {formats}")))
+    }
+
     /// The tensors themselves.
     pub fn into_tensors(self) -> Vec<ImportedTensor<'a>> {
         self.tensors
@@ -166,7 +194,7 @@ pub fn open_with_convolutions(checkpoint: &Checkpoint) -> Result<Import<'_>, Imp
         crate::experts::regroup(config.as_ref(), &mut import.tensors)?;
     }
     if let Some(rotate) = checkpoint.rewriting() {
-        crate::rotation::apply(checkpoint, rotate, &mut import.tensors)?;
+        import.input_rotations.extend(crate::rotation::apply(checkpoint, rotate, &mut import.tensors)?);
     }
     Ok(import)
 }
@@ -245,7 +273,7 @@ impl<'c, 'a> Builder<'c, 'a> {
                 self.add_module(module)?;
             }
             let is_part = self.parts.get(module).is_some_and(|parts| parts.contains(name));
-            if !is_part && !PARAMETERS.contains(&suffix) {
+            if !is_part && !is_parameter(suffix) && !self.reader.describes_transform(name) {
                 self.import.tensors.push(plain(name, *view));
             }
         }
@@ -256,7 +284,7 @@ impl<'c, 'a> Builder<'c, 'a> {
     fn add_module(&mut self, name: &'c str) -> Result<(), ImportError> {
         let module = self.catalog.module(name);
         self.add_activations(&module)?;
-        let mut parts = Vec::new();
+        let (mut parts, mut columns) = (Vec::new(), columns_of(&module));
         if let Some(bias) = self.reader.bias(&module)? {
             let scheme = bias.matrices.first().and_then(|layout| layout.scheme);
             self.import.biases.extend(scheme.map(|scheme| (name.to_owned(), scheme)));
@@ -272,9 +300,12 @@ impl<'c, 'a> Builder<'c, 'a> {
             for weight in self.reader.weights(&module)? {
                 let scheme = weight.matrices.first().and_then(|layout| layout.scheme);
                 self.import.schemes.extend(scheme.map(|scheme| (name.to_owned(), scheme)));
+                columns = weight.matrices.first().map(|layout| layout.columns);
                 parts.extend(self.add_packed(weight)?);
             }
         }
+        let rotation = columns.map_or(Ok(None), |columns| self.reader.input_rotation(&module, columns))?;
+        self.import.input_rotations.extend(rotation.map(|rotation| (name.to_owned(), rotation)));
         self.parts.insert(name, parts);
         Ok(())
     }
@@ -304,6 +335,14 @@ impl<'c, 'a> Builder<'c, 'a> {
             self.import.attention.insert(block, known.or(attention));
         }
         Ok(())
+    }
+}
+
+/// The input channels of a module whose weight is a plain matrix.
+pub(crate) fn columns_of(module: &ModuleTensors<'_, '_>) -> Option<usize> {
+    match *module.tensor("weight")?.shape() {
+        [_, columns] => Some(columns),
+        _ => None,
     }
 }
 

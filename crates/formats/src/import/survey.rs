@@ -1,7 +1,7 @@
 //! A checkpoint looked at module by module, so that one that is wrong does not hide the others: what [`super::open`] checks,
 //! as a list. For those who judge a checkpoint; who wants its values opens it.
 
-use super::PARAMETERS;
+use super::{columns_of, is_parameter};
 use crate::format::plain_floats;
 use crate::format::stored::scalars::integers;
 use crate::format::stored::{
@@ -37,10 +37,21 @@ pub(crate) struct Survey<'a> {
     pub parameters: Vec<(String, TensorView<'a>)>,
     /// The described activations of each module.
     pub activations: Vec<(String, StoredActivations)>,
+    /// The modules whose inputs are rotated while the model runs, with the channels that each matrix mixes and whether it is Sylvester's.
+    pub rotations: Vec<(String, StoredRotation)>,
     /// Modules that quantize what attention works on.
     pub attention: Vec<(String, StoredAttention)>,
     /// Unsupported parts, with the module.
     pub problems: Vec<Problem>,
+}
+
+/// A rotation of a layer's inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredRotation {
+    /// The channels that it mixes.
+    pub size: usize,
+    /// Whether it is the matrix that engines compute by themselves.
+    pub is_sylvester: bool,
 }
 
 /// The subject of an error.
@@ -50,7 +61,7 @@ pub(crate) enum ProblemKind {
     Configuration,
     /// The storage of a weight.
     Weight,
-    /// Static parameters of inputs and outputs.
+    /// Static parameters of inputs and outputs, and rotations of inputs.
     Activations,
     /// Scales of the cache and of attention.
     Attention,
@@ -150,14 +161,36 @@ impl<'a> Surveyor<'_, 'a> {
                 self.survey.rounded.push(name.to_owned());
                 continue;
             }
+            let mut columns = columns_of(&module);
             match method.weights(&module) {
-                Ok(weights) => weights.into_iter().for_each(|weight| self.weight(&module, weight)),
+                Ok(weights) => {
+                    let first = weights.first().and_then(|weight| weight.matrices.first());
+                    columns = first.map(|layout| layout.columns).or(columns);
+                    weights.into_iter().for_each(|weight| self.weight(&module, weight));
+                }
                 Err(error) => {
                     self.take_all(&module);
                     self.survey.tensors.extend(unread_weight(&module));
                     self.problem(ProblemKind::Weight, name, error);
                 }
             }
+            self.rotation(method, &module, columns);
+        }
+        let of_transforms = self.catalog.tensors().iter().filter(|(name, _)| method.describes_transform(name));
+        self.survey.parameters.extend(of_transforms.map(|(name, view)| (name.clone(), *view)));
+        let names = self.survey.parameters.iter().map(|(name, _)| name.clone());
+        self.taken.extend(names);
+    }
+
+    /// How the inputs of a layer are rotated while the model runs.
+    fn rotation(&mut self, method: &dyn ModuleReader, module: &ModuleTensors<'_, 'a>, columns: Option<usize>) {
+        match columns.map_or(Ok(None), |columns| method.input_rotation(module, columns)) {
+            Ok(None) => {}
+            Ok(Some(rotation)) => {
+                let found = StoredRotation { size: rotation.channels(), is_sylvester: rotation.is_sylvester() };
+                self.survey.rotations.push((module.name.to_owned(), found));
+            }
+            Err(error) => self.problem(ProblemKind::Activations, module.name, error),
         }
     }
 
@@ -254,7 +287,7 @@ impl<'a> Surveyor<'_, 'a> {
     fn rest(&mut self) {
         for (name, view) in self.catalog.tensors().iter().filter(|(name, _)| !self.taken.contains(name)) {
             let suffix = name.rsplit('.').next().unwrap_or(name);
-            if PARAMETERS.contains(&suffix) {
+            if is_parameter(suffix) {
                 self.survey.parameters.push((name.clone(), *view));
             } else {
                 self.survey.tensors.push(TensorMeta::new(name.as_str(), view.shape(), view.dtype().to_string()));

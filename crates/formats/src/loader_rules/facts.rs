@@ -171,12 +171,41 @@ pub(crate) struct ModelFacts {
     pub attention: Attention,
     /// Whether the softmax is quantized.
     pub probabilities: bool,
+    pub rotations: RotationFacts,
     /// Of a GGUF file: its architecture, as `general.architecture` names it.
     pub architecture: Option<&'static str>,
     /// Of a GGUF file: rotary embeddings are scaled for long texts.
     pub scaled_rope: bool,
     /// Of a GGUF file: what it states.
     pub file: GgufFacts,
+}
+
+/// What loaders must rotate while the model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RotationFacts {
+    /// Whether they are inputs of layers.
+    pub inputs: bool,
+    /// Whether experts are among these layers.
+    pub experts: bool,
+    /// Whether some of them have a bias.
+    pub biases: bool,
+    /// Whether some are rotated by other matrices than Sylvester's.
+    pub others: bool,
+    /// The most channels that one matrix mixes.
+    pub channels: usize,
+}
+
+impl RotationFacts {
+    /// The same with one more layer, which is an expert or has a bias.
+    pub fn with_layer(self, channels: usize, [is_expert, has_bias, is_other]: [bool; 3]) -> RotationFacts {
+        RotationFacts {
+            inputs: true,
+            experts: self.experts || is_expert,
+            biases: self.biases || has_bias,
+            others: self.others || is_other,
+            channels: self.channels.max(channels),
+        }
+    }
 }
 
 /// What a GGUF file states that a loader may leave out.
@@ -343,6 +372,7 @@ impl ModelFacts {
             stated: traits.stated.clone(),
             attention: Attention::of([key_value, attention.query, attention.probabilities].into_iter().flatten()),
             probabilities: attention.probabilities.is_some(),
+            rotations: traits.rotations,
             ..ModelFacts::default()
         }
     }

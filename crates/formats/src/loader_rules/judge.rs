@@ -154,7 +154,8 @@ fn verdict(loader: &'static Loader, case: &LoaderQuery<'_>) -> LoaderSupport {
         (true, false) => Loads::Unknown,
         (true, true) => Loads::Yes,
     };
-    let fits = |ways: &usize| loads != Loads::No && is_shardable(limits, case, *ways);
+    let is_whole = layout.is_some_and(|layout| layout.whole_rotations) && case.model.rotations.inputs;
+    let fits = |ways: &usize| loads != Loads::No && !(is_whole && *ways > 1) && is_shardable(limits, case, *ways);
     LoaderSupport {
         id: &loader.id,
         loader: &loader.name,

@@ -8,7 +8,7 @@ mod rules;
 mod written;
 
 pub(crate) use facts::{Attention, GgufFacts, ModelFacts, Scale, Sharing, sharing_of};
-pub use facts::{ExpertSchemes, LayerFacts, finds_whole_experts, has_bare_towers};
+pub use facts::{ExpertSchemes, LayerFacts, RotationFacts, finds_whole_experts, has_bare_towers};
 pub(crate) use judge::{FLOAT_METHOD, LoaderQuery, file_refusal, judge, refusal, size_refusal};
 pub use judge::{LoaderSupport, Loads, Reason, ShardShape};
 pub(crate) use parallel::Sharding;

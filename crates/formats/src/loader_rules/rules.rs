@@ -133,6 +133,9 @@ pub struct Layout {
     /// Whether routers and heads must be listed as not quantized.
     #[serde(default)]
     pub(super) names_routers: bool,
+    /// Whether models are not split over devices in which inputs are rotated.
+    #[serde(default)]
+    pub(super) whole_rotations: bool,
     /// Sizes of shards.
     #[serde(default)]
     pub(crate) limit: Vec<Limit>,
@@ -259,6 +262,11 @@ pub(super) struct Condition {
     unset: Vec<String>,
     numbers: Vec<String>,
     probabilities: Option<bool>,
+    rotated_inputs: Option<bool>,
+    rotated_experts: Option<bool>,
+    rotated_biases: Option<bool>,
+    other_rotations: Option<bool>,
+    rotates_over: Option<usize>,
     architecture: Vec<String>,
     scaled_rope: Option<bool>,
     gguf_name: Option<bool>,
@@ -317,6 +325,7 @@ impl Condition {
             && self.scale_name.is_empty();
         let flags = [self.zero_points, self.has_input, self.output, self.act_order];
         let kept = [self.kept_experts, self.kept_shared_experts, self.whole_experts, self.quantized_routers];
+        let kept = kept.into_iter().chain([self.rotated_experts]).collect::<Vec<_>>();
         let experts = [self.experts, self.fused_experts, self.mixed_experts, self.experts_by_block];
         let part = if experts.iter().chain(&kept).any(|holds| *holds == Some(true)) { "experts" } else { "model" };
         (lists && flags.iter().all(Option::is_none)).then_some(part)
@@ -373,6 +382,11 @@ impl Condition {
             && self.unset.iter().all(|key| model.stated.get(key) != Some(&Value::Bool(true)))
             && self.numbers.iter().all(|key| model.stated.get(key).is_some_and(Value::is_number))
             && is(self.probabilities, model.probabilities)
+            && is(self.rotated_inputs, model.rotations.inputs)
+            && is(self.rotated_experts, model.rotations.experts)
+            && is(self.rotated_biases, model.rotations.biases)
+            && is(self.other_rotations, model.rotations.others)
+            && self.rotates_over.is_none_or(|most| model.rotations.channels > most)
     }
 }
 

@@ -3,8 +3,8 @@
 
 use super::judge::newer_refusal;
 use super::{
-    ExpertSchemes, FLOAT_METHOD, LayerFacts, Loader, ModelFacts, ShardShape, file_refusal, loaders as known_loaders,
-    refusal, size_refusal,
+    ExpertSchemes, FLOAT_METHOD, LayerFacts, Loader, ModelFacts, RotationFacts, ShardShape, file_refusal,
+    loaders as known_loaders, refusal, size_refusal,
 };
 use crate::format::OutputFormat;
 use kvant_quant::scheme::{AttentionScheme, LayerScheme, Rotary};
@@ -83,6 +83,8 @@ pub struct ModelTraits {
     pub stated: BTreeMap<String, Value>,
     /// The quantization of attention.
     pub attention: AttentionScheme,
+    /// What is rotated while the model runs.
+    pub rotations: RotationFacts,
 }
 
 /// The loaders of plain floats.
@@ -130,6 +132,7 @@ const DENSE: ModelTraits = ModelTraits {
     mlp_ratio: None,
     stated: BTreeMap::new(),
     attention: AttentionScheme { rotary: Rotary::Before, key_value: None, query: None, probabilities: None },
+    rotations: RotationFacts { inputs: false, experts: false, biases: false, others: false, channels: 0 },
 };
 
 /// A layer of sizes that fit.

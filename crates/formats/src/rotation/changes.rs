@@ -1,9 +1,11 @@
 //! What a rotation changes in a model, tensor by tensor, found from its network alone.
 
 use super::MatrixPlace;
+use crate::import::InputRotations;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{
-    Consumer, ExpertsStorage, Network, NormId, PairPath, ScaleSource, SmoothingPair, StreamObstacle, TensorMeta,
+    Consumer, ExpertsStorage, Input, Network, NormId, PairPath, ScaleSource, SmoothingPair, StreamObstacle, TensorMeta,
+    expert_module,
 };
 use kvant_quant::rotation::{Rotate, Rotation};
 use kvant_weights::weight::{ImportedTensor, RotatedRows};
@@ -45,6 +47,8 @@ pub(super) struct WeightChange {
 /// What a rotation changes, by the positions of tensors.
 pub(super) struct Changes {
     pub weights: BTreeMap<usize, WeightChange>,
+    /// The modules whose inputs must be rotated while the model runs.
+    pub inputs: InputRotations,
     pub biases: BTreeMap<usize, RotatedRows>,
     /// Norms whose weights move into what reads them.
     pub norms: BTreeSet<NormId>,
@@ -87,6 +91,7 @@ impl Changes {
     ) -> Result<Changes, Refusal> {
         let mut changes = Changes {
             weights: BTreeMap::new(),
+            inputs: InputRotations::new(),
             biases: BTreeMap::new(),
             norms: BTreeSet::new(),
             separate_head: false,
@@ -102,6 +107,9 @@ impl Changes {
             for path in network.value_paths() {
                 changes.add_values(network, &path, rotate)?;
             }
+        }
+        if rotate.down {
+            changes.add_down(network, rotate)?;
         }
         match changes.weights.is_empty() {
             true => Err(Refusal::new("nothing in it can be rotated with these options")),
@@ -203,6 +211,42 @@ impl Changes {
         for consumer in &path.into {
             let output = layer(network, *consumer)?;
             self.change(&output).inputs = Some(Arc::clone(&rotation));
+        }
+        Ok(())
+    }
+
+    /// The down projections of feed-forward networks and experts: their weights are those of rotated inputs.
+    fn add_down(&mut self, network: &Network, rotate: &Rotate) -> Result<(), Refusal> {
+        let stages = network.blocks().iter().flat_map(|block| network.stages(*block));
+        let is_hidden = |input: Input| matches!(input, Input::Hidden | Input::SharedHidden | Input::RoutedHidden(_));
+        let mut all = Vec::new();
+        for stage in stages.filter(|stage| is_hidden(stage.input)) {
+            all.extend(stage.linears.iter().map(|id| (Consumer::Linear(*id), network.linear(*id).in_features)));
+            let experts = stage.experts.iter();
+            all.extend(experts.map(|id| (Consumer::Experts(*id), network.experts()[id.index()].in_features)));
+        }
+        if all.is_empty() {
+            return Err(Refusal::new("has no down projections, whose inputs could be rotated"));
+        }
+        let rotation = rotate.of_down(all.iter().map(|(_, channels)| *channels)).map(Arc::new).ok_or_else(|| {
+            let widths: BTreeSet<usize> = all.iter().map(|(_, channels)| *channels).collect();
+            let widths: Vec<String> = widths.iter().map(usize::to_string).collect();
+            let groups = if rotate.size == 0 { String::new() } else { format!(" in groups of {}", rotate.size) };
+            let reason =
+                "down projections with this number of inputs, for which there is no Hadamard matrix of a power of two";
+            Refusal::new(format!("has {reason}{groups}: {}", widths.join(", ")))
+        })?;
+        for (consumer, _) in all {
+            let layer = layer(network, consumer)?;
+            self.change(&layer).inputs = Some(Arc::clone(&rotation));
+            let modules = match consumer {
+                Consumer::Linear(id) => vec![network.linear(id).module.clone()],
+                Consumer::Experts(id) => {
+                    let experts = &network.experts()[id.index()];
+                    (0..experts.experts).map(|expert| expert_module(&experts.module, expert)).collect()
+                }
+            };
+            self.inputs.extend(modules.into_iter().map(|module| (module, Arc::clone(&rotation))));
         }
         Ok(())
     }

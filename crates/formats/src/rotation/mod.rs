@@ -6,11 +6,13 @@
 //! * layers that write to the stream become `R' W`, their biases `b R`.
 //!
 //! The values of attention are rotated in each head by `V`: their rows become `V' W`, and the output projection `W V`.
+//! Down projections may become `W H` as well, with a Hadamard matrix by which the forward pass rotates their inputs (R4).
 //! Which layers these are, is derived in [`kvant_model::network::ResidualStream`].
 
 mod changes;
 
 use crate::algorithm::Algorithms;
+use crate::import::InputRotations;
 use crate::lora::source_of;
 use changes::{Changes, Refusal};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
@@ -89,15 +91,18 @@ fn separate_head(checkpoint: &Checkpoint, network: &Network) -> Option<String> {
     checkpoint.tensor(&name).is_none().then_some(text)
 }
 
-/// Rotates the tensors of a checkpoint as they are read. `spelling` is that of the rotation.
+/// Rotates the tensors of a checkpoint as they are read, and returns what must be rotated while the model runs. `spelling` is that of the
+/// rotation.
 pub(crate) fn apply<'a>(
     checkpoint: &'a Checkpoint,
     spelling: &str,
     tensors: &mut Vec<ImportedTensor<'a>>,
-) -> Result<(), ImportError> {
+) -> Result<InputRotations, ImportError> {
     let algorithms: Algorithms = spelling.parse()?;
-    let Some(rotate) = algorithms.rotation else { return Ok(()) };
-    ModelRotation::of(checkpoint, &rotate, tensors)?.apply(checkpoint, tensors)
+    let Some(rotate) = algorithms.rotation else { return Ok(InputRotations::new()) };
+    let rotation = ModelRotation::of(checkpoint, &rotate, tensors)?;
+    rotation.apply(checkpoint, tensors)?;
+    Ok(rotation.changes.inputs)
 }
 
 /// The rotation of a model.

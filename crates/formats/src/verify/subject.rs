@@ -5,7 +5,8 @@ use crate::import::survey::{StoredWeight, Survey, survey};
 use crate::import::{StoredActivations, StoredAttention};
 use crate::loader_rules::Sharding;
 use crate::loader_rules::{
-    Attention, ExpertSchemes, LayerFacts, ModelFacts, Scale, Sharing, finds_whole_experts, has_bare_towers, sharing_of,
+    Attention, ExpertSchemes, LayerFacts, ModelFacts, RotationFacts, Scale, Sharing, finds_whole_experts,
+    has_bare_towers, sharing_of,
 };
 use kvant_container::Checkpoint;
 use kvant_model::family::{self, Role};
@@ -195,8 +196,21 @@ impl<'a> CheckpointView<'a> {
             bare_towers: has_bare_towers(self.survey.tensors.iter().map(|tensor| tensor.name.as_str())),
             attention: Attention::of(self.attention_schemes()),
             probabilities: self.survey.attention.iter().any(|(_, found)| found.probabilities.is_some()),
+            rotations: self.rotations(),
             ..ModelFacts::default()
         }
+    }
+
+    /// What is rotated while the model runs.
+    fn rotations(&self) -> RotationFacts {
+        let linears: HashMap<&str, &Linear> =
+            self.network.linears().iter().map(|linear| (linear.module.as_str(), linear)).collect();
+        self.survey.rotations.iter().fold(RotationFacts::default(), |facts, (module, rotation)| {
+            let linear = linears.get(module.as_str());
+            let is_expert = linear.is_some_and(|linear| linear.expert.is_some());
+            let has_bias = linear.is_some_and(|linear| linear.bias.is_some());
+            facts.with_layer(rotation.size, [is_expert, has_bias, !rotation.is_sylvester])
+        })
     }
 
     /// Returns whether layers that engines fuse must be listed by name.

@@ -73,8 +73,17 @@ fn differences(case: &Value) -> Vec<String> {
     let (rows, columns) = (size("rows"), size("cols"));
     let scheme: LayerScheme = scheme(case).parse().unwrap();
     let source = input::source(&case["input"]["dtype"]);
-    let layer =
-        LayerSpec { name: "up", rows, columns, scheme, source, order: NibbleOrder::Awq, fused: None, act_order: false };
+    let layer = LayerSpec {
+        name: "up",
+        rows,
+        columns,
+        scheme,
+        source,
+        order: NibbleOrder::Awq,
+        fused: None,
+        act_order: false,
+        input_rotation: None,
+    };
     let tensor = quantized(case, scheme.weight, rows, columns);
     let parts = OutputFormat::COMPRESSED_TENSORS.parts(&layer).unwrap();
     let whole = Band { rows: 0..rows, columns: 0..columns };

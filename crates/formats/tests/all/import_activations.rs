@@ -179,11 +179,95 @@ fn excluded_fp8_source_layers_are_imported() {
     assert!(import.activations(K_PROJ).is_none());
 }
 
-#[test]
-fn online_rotations_are_refused() {
+/// The rotation of `k_proj` that Quark's configuration states with these fields besides, and tensors beside the layers.
+fn quark_rotation(fields: Value, more: &[Tensor]) -> Result<Option<Vec<f64>>, String> {
     let rotated = quark_config("e4m3:tensor", |config| {
-        config["algo_config"] = json!([{"name": "rotation", "r1": true, "r4": true}])
+        let mut rotation = json!({"name": "rotation", "r4": true, "online_config": {"online_rotation_layers": [K_PROJ]}});
+        rotation.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        config["algo_config"] = json!([rotation]);
     });
-    let (_dir, checkpoint) = checkpoint(rotated, &[]);
-    assert!(import::open(&checkpoint).unwrap_err().to_string().contains("r4"));
+    let (_dir, checkpoint) = checkpoint(rotated, more);
+    let import = import::open(&checkpoint).map_err(|error| error.to_string())?;
+    assert!(import.tensors().iter().all(|tensor| tensor.meta.name.ends_with("_proj.weight")));
+    assert!(!import.input_rotations().contains_key(Q_PROJ));
+    Ok(import.input_rotations().get(K_PROJ).map(|rotation| {
+        let mut first: Vec<f64> = (0..rotation.channels()).map(|i| f64::from(u8::from(i == 0))).collect();
+        rotation.apply(&mut first, &mut Vec::new());
+        first
+    }))
+}
+
+fn matrix(name: &str, dtype: Dtype, size: usize, bytes: Vec<u8>) -> Tensor {
+    (name.to_owned(), dtype, vec![size, size], bytes)
+}
+
+#[test]
+fn rotations_of_inputs_are_imported_as_quark_computes_them() {
+    let own = format!("{K_PROJ}.input_rotation");
+    let signs: Vec<u8> = [1i8, 1, 1, -1].map(|sign| sign as u8).to_vec();
+    let half = 0.5f64.sqrt();
+    let close = |found: &[f64], expected: &[f64]| found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12);
+    // A matrix of 1 and -1 is divided by the root of its size.
+    let found = quark_rotation(json!({"rotation_size": 2}), &[matrix(&own, Dtype::I8, 2, signs.clone())]).unwrap();
+    assert!(close(&found.unwrap(), &[half, half]));
+    // One for all layers.
+    let shared = matrix("shared_input_rotation_2", Dtype::I8, 2, signs.clone());
+    assert!(quark_rotation(json!({"rotation_size": 2}), &[shared]).unwrap().is_some());
+    // Trained ones are taken as they are.
+    let trained: Vec<u8> = [0.6f64, 0.8, -0.8, 0.6].into_iter().flat_map(f64::to_le_bytes).collect();
+    let trained = matrix(&own, Dtype::F64, 2, trained);
+    let found = quark_rotation(json!({"rotation_size": 2, "trainable": true}), &[trained]).unwrap();
+    assert!(close(&found.unwrap(), &[0.6, 0.8]));
+    // As wide as the layer, the loader computes Sylvester's matrix whatever the tensor holds.
+    let whole = matrix(&own, Dtype::I8, 8, vec![1; 64]);
+    assert_eq!(quark_rotation(json!({}), &[whole]).unwrap().unwrap().len(), 8);
+    // Targets of the rotation of the stream.
+    let targets = json!({"first_layer": [], "middle_layers": [{"target_modules": ["model.layers.layer_id.self_attn.k_proj"]}]});
+    let stream = json!({"r4": false, "r1": true, "online_r1_rotation": true, "rotation_size": 2, "online_config": null, "scaling_layers": targets});
+    assert!(quark_rotation(stream, &[matrix(&own, Dtype::I8, 2, signs)]).unwrap().is_some());
+}
+
+#[test]
+fn rotations_of_inputs_that_do_not_fit_are_refused() {
+    let own = format!("{K_PROJ}.input_rotation");
+    let refused = |fields: Value, more: &[Tensor]| quark_rotation(fields, more).unwrap_err();
+    assert!(refused(json!({"rotation_size": 2}), &[]).contains(&own), "no matrix");
+    assert!(refused(json!({"rotation_size": 4}), &[matrix(&own, Dtype::I8, 2, vec![1; 4])]).contains("[2, 2]"));
+    assert!(refused(json!({"rotation_size": 2}), &[matrix(&own, Dtype::I8, 2, vec![1, 1, 1, 3])]).contains("holds 3"));
+    assert!(refused(json!({"rotation_size": 3}), &[matrix(&own, Dtype::I8, 3, vec![1; 9])]).contains("3 of 8 inputs"));
+    assert!(refused(json!({"r3": true}), &[]).contains("r3"));
+    assert!(refused(json!({"online_config": {"use_input_prescale": true}}), &[]).contains("use_input_prescale"));
+    let unsaid = matrix(&format!("{Q_PROJ}.input_rotation"), Dtype::I8, 2, vec![1; 4]);
+    let both = [matrix(&own, Dtype::I8, 2, vec![1; 4]), unsaid];
+    assert!(refused(json!({"rotation_size": 2}), &both).contains("does not say"));
+}
+
+#[test]
+fn transforms_of_inputs_are_imported_and_others_refused() {
+    let read = |group: Value, more: &[Tensor]| {
+        let layers = [(K_PROJ, "e4m3:tensor".parse().unwrap()), (Q_PROJ, "e4m3:tensor".parse().unwrap())];
+        let mut config = compressed_tensors::quantization_config(&layers, &[], &[], false).unwrap();
+        config["transform_config"] = json!({"config_groups": {"R4": group}});
+        let (_dir, checkpoint) = checkpoint(config, more);
+        let import = import::open(&checkpoint).map_err(|error| error.to_string())?;
+        assert!(import.tensors().iter().all(|tensor| tensor.meta.name.ends_with("_proj.weight")));
+        Ok::<_, String>(import.input_rotations().iter().map(|(name, r)| (name.clone(), r.channels())).collect::<Vec<_>>())
+    };
+    let group = |kind: &str, location: &str| json!({"type": kind, "head_dim": 4, "apply": [{"targets": ["re:.*k_proj$"], "location": location}]});
+    let stored = |values: &[f32]| {
+        (format!("{K_PROJ}.R4_input.weight"), Dtype::F32, vec![4, 4], encoded(Dtype::F32, values))
+    };
+    let expected = vec![(K_PROJ.to_owned(), 4)];
+    assert_eq!(read(group("hadamard", "input"), &[stored(&[1.0; 16])]), Ok(expected.clone()));
+    assert_eq!(read(group("hadamard", "input"), &[]), Ok(expected.clone()));
+    assert_eq!(read(group("random-hadamard", "input"), &[stored(&[1.0; 16])]), Ok(expected));
+    assert_eq!(read(group("hadamard", "weight_input"), &[]), Ok(vec![]));
+    assert!(read(group("random-hadamard", "input"), &[]).unwrap_err().contains("R4_input.weight"));
+    for (kind, location) in [("hadamard", "output"), ("hadamard", "q_attn"), ("random-matrix", "input")] {
+        let error = read(group(kind, location), &[]).unwrap_err();
+        assert!(error.contains("transform_config.R4"), "{error}");
+    }
+    let mut wide = group("hadamard", "input");
+    wide["head_dim"] = json!(3);
+    assert!(read(wide, &[]).unwrap_err().contains("groups of 3"));
 }

@@ -286,7 +286,7 @@ impl Run<'_, '_> {
                     std::iter::once(queries).chain(unread).chain(layer.gate_layer()).collect();
                 self.enter(StopAt::AttentionInput, &entered, x, spans)?;
                 for layer in unread {
-                    self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans);
+                    self.show_input(layer, x, spans);
                 }
                 let data = self.linear(queries, x);
                 let shared = self.shared_keys(data.len() / queries.rows.max(1), heads);

@@ -160,7 +160,7 @@ pub enum ForwardError {
 
 impl ForwardError {
     /// The error for an unsupported rule.
-    pub(super) fn unsupported(rule: impl Into<String>) -> ForwardError {
+    pub fn unsupported(rule: impl Into<String>) -> ForwardError {
         ForwardError::Unsupported { rule: rule.into() }
     }
 

@@ -10,6 +10,7 @@ use super::spans::{Spans, spans_of};
 use kvant_model::family::RowOrder;
 use kvant_numeric::linalg::tanh;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -25,16 +26,19 @@ impl Run<'_, '_> {
 
     fn mlp(&self, mlp: &Mlp, x: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
         self.enter(StopAt::FeedForward, &mlp.first.layers(), x, spans)?;
-        let hidden = self.activated(mlp, x, spans);
+        let mut hidden = self.activated(mlp, x, spans);
+        if let Cow::Owned(rotated) = self.rotated(&mlp.down, &hidden) {
+            self.buffers.give(std::mem::replace(&mut hidden, rotated));
+        }
         let out = self.mlp_output(mlp, &hidden, spans);
         self.buffers.give(hidden);
         out
     }
 
-    /// The down projection of hidden activations.
+    /// The down projection of hidden activations, which are rotated already where its inputs are.
     pub(super) fn mlp_output(&self, mlp: &Mlp, hidden: &[f32], spans: Spans<'_>) -> Flow<Vec<f32>> {
-        self.enter(StopAt::Hidden, &[&mlp.down], hidden, spans)?;
-        let mut out = self.linear_of(&mlp.down, hidden, spans);
+        self.enter_read(StopAt::Hidden, &mlp.down, hidden, spans)?;
+        let mut out = self.linear_of_read(&mlp.down, hidden, spans);
         self.scale(mlp.factors[1], &mut out);
         ControlFlow::Continue(out)
     }

@@ -3,12 +3,13 @@
 use super::blueprint::{ParallelMixers, TokenMixer};
 use super::options::{Flow, StopAt};
 use super::run::Run;
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 impl Run<'_, '_> {
     /// The branch of the token mixer on normed rows `x`.
     pub(super) fn mix(&self, block: usize, mixer: &TokenMixer, x: &[f32]) -> Flow<Vec<f32>> {
-        let heads = match mixer {
+        let mut heads = match mixer {
             TokenMixer::Attention(layer) => self.attention_heads(block, layer, x)?,
             TokenMixer::GatedDelta(layer) => self.gated_delta_heads(block, layer, x)?,
             TokenMixer::Lightning(layer) => self.lightning_heads(block, layer, x)?,
@@ -18,16 +19,19 @@ impl Run<'_, '_> {
             TokenMixer::Both(both) => return self.mix_both(block, both, x),
             TokenMixer::Absent => Vec::new(),
         };
+        if let Some(Cow::Owned(rotated)) = mixer.output().map(|output| self.rotated(output, &heads)) {
+            self.buffers.give(std::mem::replace(&mut heads, rotated));
+        }
         let out = self.mixer_output(mixer, &heads);
         self.buffers.give(heads);
         out
     }
 
-    /// The output projection of what the mixer's heads give.
+    /// The output projection of what the mixer's heads give, rotated already where its inputs are.
     pub(super) fn mixer_output(&self, mixer: &TokenMixer, heads: &[f32]) -> Flow<Vec<f32>> {
         let Some(output) = mixer.output() else { return ControlFlow::Continue(Vec::new()) };
-        self.enter(StopAt::Heads, &[output], heads, self.spans())?;
-        ControlFlow::Continue(self.linear(output, heads))
+        self.enter_read(StopAt::Heads, output, heads, self.spans())?;
+        ControlFlow::Continue(self.linear_of_read(output, heads, self.spans()))
     }
 
     /// The sum of two mixers' branches.

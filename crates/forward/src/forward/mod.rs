@@ -32,6 +32,7 @@ mod hook;
 mod hyper;
 mod images;
 mod indexer;
+mod input_rotations;
 mod lanes;
 mod layer_input;
 mod layout;
@@ -88,10 +89,11 @@ pub use weight_overrides::WeightOverrides;
 
 use blueprint::{Blueprint, ReadoutLayers, Stacks};
 use images::ImageGrids;
+use input_rotations::of_layers;
 use kvant_container::Checkpoint;
 use kvant_data::images::Images;
 use kvant_data::sounds::{SoundInput, Sounds};
-use kvant_formats::import::{self, Import};
+use kvant_formats::import::{self, Import, InputRotations};
 use kvant_model::family::Family;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::Network;
@@ -110,6 +112,8 @@ pub struct Decoder<'a> {
     network: Network,
     blueprint: Blueprint,
     quantizers: Quantizers,
+    /// The rotations of layers' inputs.
+    rotations: InputRotations,
     quantizes_cache: bool,
     images: Option<Arc<Images>>,
     /// Those of images of any size, by their tokens.
@@ -150,8 +154,20 @@ impl<'a> Decoder<'a> {
         let blueprint = Blueprint::new(&config, &tensors)?;
         let quantizers = Quantizers::of(&import, &blueprint)?;
         let quantizes_cache = import.quantizes_cache();
+        let rotations = of_layers(&import, &blueprint)?;
         let (images, grids, sounds, image_rows) = (None, None, None, None);
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, sounds, image_rows })
+        Ok(Decoder {
+            tensors,
+            network,
+            blueprint,
+            quantizers,
+            rotations,
+            quantizes_cache,
+            images,
+            grids,
+            sounds,
+            image_rows,
+        })
     }
 
     /// The tower of a model of text and images, whose names in the checkpoint stand behind `prefix`; of one that is described beside the families
@@ -172,7 +188,19 @@ impl<'a> Decoder<'a> {
         let blueprint = Blueprint::of_network(config, &tensors, &network)?;
         let quantizers = Quantizers::of_tower(import, &blueprint, prefix)?;
         let (quantizes_cache, images, grids, sounds, image_rows) = (false, None, None, None, None);
-        Ok(Decoder { tensors, network, blueprint, quantizers, quantizes_cache, images, grids, sounds, image_rows })
+        let rotations = InputRotations::new();
+        Ok(Decoder {
+            tensors,
+            network,
+            blueprint,
+            quantizers,
+            rotations,
+            quantizes_cache,
+            images,
+            grids,
+            sounds,
+            image_rows,
+        })
     }
 
     /// The images in a sequence: those in a text, or that whose patches the sequence is, in a model of images of any size.
@@ -354,6 +382,11 @@ impl<'a> Decoder<'a> {
     /// Returns whether the checkpoint quantizes activations of attention, including the KV cache.
     pub fn quantizes_attention(&self) -> bool {
         self.quantizes_cache || (0..self.blueprint.blocks.len()).any(|block| self.quantizers.attention(block).is_some())
+    }
+
+    /// The layers whose inputs it rotates.
+    pub fn rotated_inputs(&self) -> impl Iterator<Item = &str> {
+        self.rotations.keys().map(String::as_str)
     }
 
     /// The quantizers of its activations.

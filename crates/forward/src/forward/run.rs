@@ -151,6 +151,18 @@ impl<'a> Run<'_, 'a> {
 
     /// The layer on rows `x`.
     pub(super) fn linear_of(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
+        match self.rotated(layer, x) {
+            Cow::Borrowed(x) => self.linear_of_read(layer, x, spans),
+            Cow::Owned(x) => {
+                let out = self.linear_of_read(layer, &x, spans);
+                self.buffers.give(x);
+                out
+            }
+        }
+    }
+
+    /// The layer on rows `x`, which are rotated already where the layer's inputs are.
+    pub(super) fn linear_of_read(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Vec<f32> {
         self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans);
         let x = match self.input_quantizer(layer) {
             Some(input) => Cow::Owned(self.quantized(input, x.to_vec(), layer.columns, spans)),
@@ -169,6 +181,8 @@ impl<'a> Run<'_, 'a> {
     /// The outputs `range` of a layer for rows `x` of whole sequences that are only theirs.
     pub(super) fn part_of_linear(&self, layer: &Projection, x: &[f32], range: Range<usize>) -> Vec<f32> {
         let spans = self.spans();
+        let rotated = self.rotated(layer, x);
+        let x = &*rotated;
         self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans);
         let x = match self.input_quantizer(layer) {
             Some(input) => Cow::Owned(self.quantized(input, x.to_vec(), layer.columns, spans)),
@@ -185,11 +199,28 @@ impl<'a> Run<'_, 'a> {
     /// Whether the run ends before these layers, which read rows `x` at a depth. Where it ends just there, the rows are
     /// shown.
     pub(super) fn enter(&self, depth: StopAt, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
+        self.enter_with(depth, || layers.iter().for_each(|layer| self.show_input(layer, x, spans)))
+    }
+
+    /// The same before a layer that reads rows `x`, which are rotated already where its inputs are.
+    pub(super) fn enter_read(&self, depth: StopAt, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Flow<()> {
+        self.enter_with(depth, || self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans))
+    }
+
+    fn enter_with(&self, depth: StopAt, show: impl FnOnce()) -> Flow<()> {
         let order = self.with.until.map_or(Ordering::Less, |until| depth.cmp(&until));
         if order == Ordering::Equal {
-            layers.iter().for_each(|layer| self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans));
+            show();
         }
         if order == Ordering::Less { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    /// Shows what a layer reads of rows `x`.
+    pub(super) fn show_input(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) {
+        let site = ActivationPoint::Input(&layer.module);
+        if self.with.tap.is_some_and(|tap| tap.wants(site)) {
+            self.show(site, &self.rotated(layer, x), layer.columns, spans);
+        }
     }
 
     /// The same run with another end.
@@ -562,7 +593,7 @@ impl<'a> Run<'_, 'a> {
             FeedForward::Mixture(mixture) => {
                 let shared = mixture.shared.iter().flat_map(|shared| shared.first.layers());
                 for layer in std::iter::once(&mixture.router).chain(&mixture.shared_gate).chain(shared) {
-                    self.show(ActivationPoint::Input(&layer.module), normed, layer.columns, self.spans());
+                    self.show_input(layer, normed, self.spans());
                 }
             }
         }

@@ -12,7 +12,7 @@ use kvant_checkpoint::gguf::{GgufPlan, GgufRecipe};
 use kvant_checkpoint::plan::{Plan, PlanError};
 use kvant_checkpoint::recipe::{NamedScheme, Recipe, Settings};
 use kvant_container::{Checkpoint, Remedy};
-use kvant_formats::format::OutputFormat;
+use kvant_formats::format::{FormatHandle, OutputFormat};
 use kvant_formats::verify::inherited_warnings;
 use kvant_formats::{rotated, separate_head};
 use kvant_forward::forward::Decoder;
@@ -290,6 +290,7 @@ fn plan_for(
     resolve::refuse_graph_settings(job)?;
     let statistics = resolve::statistics(job)?;
     let recipe = recipe(job, format, also)?.with_calibration(calibrated).with_statistics(statistics);
+    refuse_online_rotation(job, &recipe)?;
     let checkpoint = separate_head::open(job.source.open_in(recipe.format())?, |head| {
         recipe.asks_for(head.module, head.network.linears().iter().map(|linear| linear.module.as_str()))
     })?;
@@ -303,6 +304,18 @@ fn plan_for(
         error => error,
     })?;
     Ok((checkpoint, plan))
+}
+
+/// Refuses rotations that loaders compute for files and graphs that are made of the checkpoint, and have no place for them.
+fn refuse_online_rotation(job: &Job, recipe: &Recipe) -> Result<(), Error> {
+    let is_online = recipe.algorithms().rotation.is_some_and(|rotate| rotate.down);
+    if !is_online || !(job.sinks.wants_gguf() || job.sinks.wants_graph()) {
+        return Ok(());
+    }
+    let message = "with `rotate:down=on` loaders rotate inputs while the model runs, which GGUF files and ONNX graphs have no place for";
+    let formats = FormatHandle::of_rotations().join(" or ");
+    let hint = format!("leave down=on out, or use ‹format› {formats} alone");
+    Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint)))
 }
 
 fn recipe(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) -> Result<Recipe, Error> {

@@ -197,6 +197,7 @@ pub fn quantization_config(
         act_order: false,
         nibble_order: NibbleOrder::default(),
         algorithms: &Algorithms::default(),
+        input_rotations: &[],
     };
     found.config(&description).map_err(cannot_hold)
 }

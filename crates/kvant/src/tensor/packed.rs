@@ -54,8 +54,8 @@ impl QuantizedMatrix {
         };
         let (rows, columns) = self.shape();
         let order = NibbleOrder::default();
-        let layer =
-            LayerSpec { name, rows, columns, scheme, source: self.source, order, fused: None, act_order: false };
+        let (source, fused, act_order, input_rotation) = (self.source, None, false, None);
+        let layer = LayerSpec { name, rows, columns, scheme, source, order, fused, act_order, input_rotation };
         let parts = format
             .parts(&layer)
             .map_err(|error| Error::new(ErrorKind::Unsupported, error.reason).with_hint(Some(error.hint)))?;

@@ -51,6 +51,19 @@ impl Factor {
         self.values.iter().fold(0f64, |most, value| most.max(value.abs()))
     }
 
+    /// The first factor `A` of the product `A x H`, where `H` is the normalized Hadamard matrix of order two; `None` where the matrix
+    /// is no such product.
+    pub fn without_hadamard(&self) -> Option<Self> {
+        let half = Some(self.size / 2).filter(|half| *half > 0 && self.size.is_multiple_of(2))?;
+        let is_product = |row: usize, column: usize| {
+            let value = self.at(2 * row, 2 * column);
+            let others = [(0, 1), (1, 0), (1, 1)].map(|(r, c)| self.at(2 * row + r, 2 * column + c));
+            others == [value, value, -value]
+        };
+        let all = (0..half).all(|row| (0..half).all(|column| is_product(row, column)));
+        all.then(|| Self::of(half, |row, column| self.at(2 * row, 2 * column) * std::f64::consts::SQRT_2))
+    }
+
     /// Multiplies from the right the interleaved vectors of a longer vector, whose elements are `stride` apart.
     pub fn apply(&self, vector: &mut [f64], stride: usize) {
         if self.size == 2 {

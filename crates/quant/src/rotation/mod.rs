@@ -1,14 +1,16 @@
 //! Rotations of channels: orthogonal matrices that spread outliers of one channel over all channels, so that one scale fits.
 //! Which tensors of a model are rotated, is outside this module.
 //!
-//! Two kinds:
+//! Kinds:
 //!
 //! * [`Rotation::hadamard`]: random signs times a Hadamard matrix, all of whose elements are of one size. What RMSNorm gives
 //!   commutes with it.
 //! * [`Rotation::mean_keeping`]: a matrix `R` with `1 R = 1`, so that it leaves the mean over the channels as it is. LayerNorm, which
 //!   subtracts that mean, commutes with it too: `mean(x R) = x R 1 / n = x 1 / n`.
+//! * [`Rotation::sylvester`]: the Hadamard matrix that engines compute while a model runs, without signs. It is its own inverse.
+//! * [`Rotation::of_matrix`]: the matrix of a checkpoint.
 //!
-//! Both are a Kronecker product of small matrices, never stored as a whole: a vector of `n` channels takes `n` times the sum of
+//! All but the last are a Kronecker product of small matrices, never stored as a whole: a vector of `n` channels takes `n` times the sum of
 //! their sizes. Sources: Ashkboos et al., QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs, arXiv 2404.00456; Paley, On
 //! Orthogonal Matrices, 1933.
 
@@ -56,8 +58,7 @@ impl Rotation {
             None if odd > LARGEST => return None,
             None => (0, Some(random_orthogonal(odd, &mut random)), "orthogonal"),
         };
-        let two = Factor::new(2, vec![1.0, 1.0, 1.0, -1.0]).normalized();
-        let factors = first.into_iter().chain((taken..twos).map(|_| two.clone())).collect();
+        let factors = first.into_iter().chain((taken..twos).map(|_| hadamard_of_two())).collect();
         Some(Self { name, order: (0..channels).collect(), signs, factors })
     }
 
@@ -82,6 +83,35 @@ impl Rotation {
         Some(Self { name: "mean-keeping", order, signs: vec![1.0; channels], factors })
     }
 
+    /// Sylvester's Hadamard matrix, divided by the root of its order: `(-1)^k / sqrt(n)`, where `k` is the number of ones that the binary
+    /// numbers of row and column have in common. `None` unless the number of channels is a power of two.
+    pub fn sylvester(channels: usize) -> Option<Self> {
+        if !channels.is_power_of_two() || channels > MOST {
+            return None;
+        }
+        let factors = (0..channels.trailing_zeros()).map(|_| hadamard_of_two()).collect();
+        Some(Self { name: "Hadamard", order: (0..channels).collect(), signs: vec![1.0; channels], factors })
+    }
+
+    /// A square matrix, row by row; `None` where the number of values is not the square of that of channels. What it is as a product with
+    /// Hadamard matrices of order two is found, so that it is applied as fast as one that is made here. Need not be orthogonal.
+    pub fn of_matrix(channels: usize, values: Vec<f64>) -> Option<Self> {
+        if !(1..=MOST).contains(&channels) || channels.checked_mul(channels) != Some(values.len()) {
+            return None;
+        }
+        let (mut first, mut twos) = (Factor::new(channels, values), 0);
+        while let Some(rest) = first.without_hadamard() {
+            (first, twos) = (rest, twos + 1);
+        }
+        let factors = std::iter::once(first).chain((0..twos).map(|_| hadamard_of_two())).collect();
+        Some(Self { name: "matrix", order: (0..channels).collect(), signs: vec![1.0; channels], factors })
+    }
+
+    /// Returns whether it is [`Rotation::sylvester`].
+    pub fn is_sylvester(&self) -> bool {
+        Self::sylvester(self.channels()).as_ref() == Some(self)
+    }
+
     /// Number of channels.
     pub fn channels(&self) -> usize {
         self.order.len()
@@ -90,6 +120,20 @@ impl Rotation {
     /// Multiplies a vector of all channels. `scratch` may hold anything.
     pub fn apply(&self, vector: &mut [f64], scratch: &mut Vec<f64>) {
         self.apply_side_by_side(vector, 1, scratch);
+    }
+
+    /// Multiplies a vector of all channels by the transposed matrix: the inverse of an orthogonal one. `scratch` may hold anything.
+    pub fn apply_transposed(&self, vector: &mut [f64], scratch: &mut Vec<f64>) {
+        let mut stride = vector.len();
+        for factor in &self.factors {
+            stride /= factor.size();
+            factor.transposed().apply(vector, stride);
+        }
+        scratch.clear();
+        scratch.extend_from_slice(vector);
+        for ((to, sign), value) in self.order.iter().zip(&self.signs).zip(&*scratch) {
+            vector[*to] = value * sign;
+        }
     }
 
     /// Multiplies so many vectors at once, whose elements of one channel stand side by side.
@@ -105,6 +149,11 @@ impl Rotation {
             factor.apply(vectors, stride);
         }
     }
+}
+
+/// The Hadamard matrix of order two, normalized.
+fn hadamard_of_two() -> Factor {
+    Factor::new(2, vec![1.0, 1.0, 1.0, -1.0]).normalized()
 }
 
 impl fmt::Display for Rotation {
@@ -182,6 +231,49 @@ mod tests {
                 rotation.apply(&mut first, &mut Vec::new());
                 assert_eq!(both.iter().step_by(2).copied().collect::<Vec<_>>(), first);
             }
+        }
+    }
+
+    #[test]
+    fn sylvester_matrix_has_the_signs_of_common_bits() {
+        let rows = dense(&Rotation::sylvester(8).unwrap());
+        for (row, values) in rows.iter().enumerate() {
+            for (column, value) in values.iter().enumerate() {
+                let sign = if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                assert!((value - sign / 8f64.sqrt()).abs() < 1e-12, "{row} {column}");
+            }
+        }
+        assert!(Rotation::sylvester(0).is_none() && Rotation::sylvester(12).is_none());
+        assert!(Rotation::sylvester(16).unwrap().is_sylvester() && !Rotation::hadamard(16, 3).unwrap().is_sylvester());
+    }
+
+    #[test]
+    fn matrix_is_applied_as_the_product_that_it_is() {
+        for rotation in [Rotation::sylvester(16), Rotation::hadamard(12, 3), Rotation::hadamard(48, 3)] {
+            let rows = dense(&rotation.unwrap());
+            let found = Rotation::of_matrix(rows.len(), rows.concat()).unwrap();
+            let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+            assert!(dense(&found).concat().iter().zip(&rows.concat()).all(close), "{found}");
+        }
+        let twelve = paley(12).unwrap();
+        let product = |row: usize, column: usize| {
+            let sign = if (row & column & 3).count_ones() % 2 == 0 { 0.5 } else { -0.5 };
+            twelve.at(row / 4, column / 4) * sign
+        };
+        let values = (0..48 * 48).map(|i| product(i / 48, i % 48)).collect();
+        assert_eq!(Rotation::of_matrix(48, values).unwrap().to_string(), "matrix 12 x 2 x 2");
+        assert!(Rotation::of_matrix(3, vec![0.0; 8]).is_none() && Rotation::of_matrix(0, vec![]).is_none());
+    }
+
+    #[test]
+    fn transposed_rotation_is_the_inverse() {
+        for rotation in [Rotation::hadamard(48, 3), Rotation::mean_keeping(48, 3), Rotation::sylvester(64)] {
+            let rotation = rotation.unwrap();
+            let before: Vec<f64> = (0..rotation.channels()).map(|i| (i * i % 17) as f64 - 5.0).collect();
+            let (mut vector, mut scratch) = (before.clone(), Vec::new());
+            rotation.apply(&mut vector, &mut scratch);
+            rotation.apply_transposed(&mut vector, &mut scratch);
+            assert!(vector.iter().zip(&before).all(|(a, b)| (a - b).abs() < 1e-9), "{rotation}");
         }
     }
 

@@ -15,6 +15,9 @@ pub struct Rotate {
     pub stream: bool,
     /// Rotates the values of attention in their heads (R2).
     pub heads: bool,
+    /// Rotates the inputs of down projections (R4), which loaders must do while the model runs.
+    #[serde(default)]
+    pub down: bool,
     /// Channels that are mixed with each other; 0 for all.
     pub size: u32,
     /// Decides signs and orders.
@@ -23,7 +26,7 @@ pub struct Rotate {
 
 impl Rotate {
     /// The residual stream and values, all channels.
-    pub const DEFAULTS: Rotate = Rotate { stream: true, heads: true, size: 0, seed: 1 };
+    pub const DEFAULTS: Rotate = Rotate { stream: true, heads: true, down: false, size: 0, seed: 1 };
 
     /// The rotation of so many channels of the residual stream, which keeps the mean over them if asked. Fewer channels than all are
     /// mixed by one matrix that all groups of so many share. `None` where there is no such matrix, or groups do not divide the channels.
@@ -44,9 +47,22 @@ impl Rotate {
         let groups = Some(self.size as usize).filter(|size| *size > 0 && channels.is_multiple_of(*size));
         Rotation::hadamard(groups.unwrap_or(channels), u64::from(self.seed) ^ 0x5EED)
     }
+
+    /// The rotation of the inputs of all down projections, which have so many channels each: of groups of [`Rotate::size`] of them, without
+    /// a size of the largest power of two that divides all the numbers. Engines compute no other rotation than [`Rotation::sylvester`],
+    /// so it has no seed. `None` where there is none of at least four channels, and for no projections.
+    pub fn of_down(&self, channels: impl IntoIterator<Item = usize>) -> Option<Rotation> {
+        let all: Vec<usize> = channels.into_iter().collect();
+        let common = all.iter().map(|channels| channels.trailing_zeros()).min()?;
+        let size = if self.size == 0 { 1usize.checked_shl(common)? } else { self.size as usize };
+        let divides = all.iter().all(|channels| *channels > 0 && channels.is_multiple_of(size));
+        Rotation::sylvester(size).filter(|_| divides && size >= FEWEST)
+    }
 }
 
-/// Fewer channels than four are hardly mixed.
+/// Fewer channels are hardly mixed.
+const FEWEST: usize = 4;
+
 const SIZE: Values = Values {
     text: "0, or a whole number from 4 to 1048576",
     accepts: |text| text.parse().is_ok_and(|size: u32| size == 0 || (4..=1 << 20).contains(&size)),
@@ -58,6 +74,11 @@ const OPTIONS: &[OptionRow] = &[
         name: "heads",
         values: Values::SWITCH,
         about: "whether the values of attention are rotated in each head (R2)",
+    },
+    OptionRow {
+        name: "down",
+        values: Values::SWITCH,
+        about: "whether the inputs of down projections are rotated (R4), which loaders do while the model runs",
     },
     OptionRow {
         name: "size",

@@ -25,6 +25,8 @@ pub struct LayerSpec<'a> {
     pub fused: Option<Fused<'a>>,
     /// Whether input channels may be grouped otherwise than as they stand.
     pub act_order: bool,
+    /// The channels of each Hadamard matrix by which its inputs are rotated while the model runs; `None` where they are not.
+    pub input_rotation: Option<usize>,
 }
 
 /// A tensor of all experts of a block.
@@ -62,7 +64,8 @@ impl<'a> LayerSpec<'a> {
         order: NibbleOrder,
     ) -> LayerSpec<'a> {
         let scheme = LayerScheme::weight_only(scheme);
-        LayerSpec { name, rows, columns, scheme, source: FloatDType::F32, order, fused: None, act_order: false }
+        let (source, fused, act_order, input_rotation) = (FloatDType::F32, None, false, None);
+        LayerSpec { name, rows, columns, scheme, source, order, fused, act_order, input_rotation }
     }
 
     /// The integers of a layout of `whom` that has groups along the input channels, scales in binary16, and float

@@ -1,9 +1,9 @@
 //! From a band of a quantized tensor to the bytes of a format's tensors. One packer for all formats: what differs
 //! between them is data ([`Part`]). How codes become bytes is in [`super::packing`].
 
-use super::encoding::encode_onto;
+use super::encoding::{encode, encode_onto};
 use super::packing::{pack_rows, pack_streams_down, pack_words_across, rearrange};
-use super::part::{Content, Packing, Part};
+use super::part::{Content, Packing, Part, ScaleEncoding};
 use crate::band::Band;
 use kvant_numeric::format::DType;
 use kvant_numeric::pack::{Word, WordMatrix, transpose};
@@ -137,7 +137,7 @@ impl Packer {
             }
             _ if !first => return None,
             _ => {
-                self.bytes = stored_once(part.content, &tensor, whole);
+                self.bytes = stored_once(part, &tensor, whole);
                 0
             }
         };
@@ -217,19 +217,34 @@ fn put_blocks(coded: Coded<'_>, out: &mut Vec<u8>) {
 }
 
 /// The bytes of what a layer has once.
-fn stored_once(content: Content, tensor: &Parameters<'_>, whole: &Whole<'_>) -> Vec<u8> {
+fn stored_once(part: &Part, tensor: &Parameters<'_>, whole: &Whole<'_>) -> Vec<u8> {
     let scale = tensor.global_scale().unwrap_or(1.0);
-    match content {
+    match part.content {
         Content::GlobalScale => scale.to_le_bytes().to_vec(),
         Content::GlobalScaleReciprocal => whole.divisor.unwrap_or(1.0 / scale).to_le_bytes().to_vec(),
         Content::Groups => groups(tensor, whole),
         Content::Shape => [whole.shape.0 as i64, whole.shape.1 as i64].map(i64::to_le_bytes).concat(),
+        Content::Hadamard => hadamard(part),
         Content::Codes { .. }
         | Content::Scales { .. }
         | Content::ZeroPoints { .. }
         | Content::Biases { .. }
         | Content::Blocks => Vec::new(),
     }
+}
+
+/// Sylvester's Hadamard matrix: -1 where the binary numbers of row and column have an odd number of ones in common.
+fn hadamard(part: &Part) -> Vec<u8> {
+    let size = part.shape.first().copied().unwrap_or(0);
+    let [one, minus_one]: [Vec<u8>; 2] = match ScaleEncoding::of_float(part.dtype) {
+        Some(encoding) => [1.0, -1.0].map(|value| encode(encoding, &[value])),
+        None => [1i8, -1].map(|value| value.to_le_bytes().to_vec()),
+    };
+    let mut bytes = Vec::with_capacity(size * size * one.len());
+    for (row, column) in (0..size).flat_map(|row| (0..size).map(move |column| (row, column))) {
+        bytes.extend_from_slice(if (row & column).count_ones() % 2 == 0 { &one } else { &minus_one });
+    }
+    bytes
 }
 
 /// What is added to unsigned codes times their scales.

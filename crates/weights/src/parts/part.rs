@@ -61,6 +61,8 @@ pub enum Content {
     /// The group of every input channel as a 32-bit integer: runs of the tile's length unless the weights came in another
     /// order.
     Groups,
+    /// Sylvester's Hadamard matrix of the part's shape, as 1 and -1: that by which inputs are rotated while the model runs.
+    Hadamard,
 }
 
 /// How codes become bytes, along the last axis of the stored matrix.
@@ -243,7 +245,11 @@ impl Content {
             Content::Codes { transposed, .. }
             | Content::Scales { transposed, .. }
             | Content::ZeroPoints { transposed, .. } => matrix(transposed),
-            Content::GlobalScale | Content::GlobalScaleReciprocal | Content::Shape | Content::Groups => None,
+            Content::GlobalScale
+            | Content::GlobalScaleReciprocal
+            | Content::Shape
+            | Content::Groups
+            | Content::Hadamard => None,
         }
     }
 }

@@ -58,6 +58,7 @@ pub(super) fn opened(checkpoint: &Checkpoint) -> Result<Opened<'_>, GgufPlanErro
     let json = config_of(checkpoint)?;
     let config = ModelConfig::from_json(&json)?;
     let import = import::open(checkpoint)?;
+    import.refuse_input_rotations()?;
     let activations = import.quantizes_activations();
     let tensors = import.into_tensors();
     let metas = tensors.iter().map(|tensor| tensor.meta.clone()).collect();

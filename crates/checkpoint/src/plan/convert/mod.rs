@@ -113,7 +113,7 @@ impl Plan {
             ConversionTarget::Codes(format) => (format.into(), stored_attention(&import)),
         };
         let recipe = Recipe::carrying(format, attention, conversion.max_shard_size);
-        let source = Recognised::new(tensors, config, recipe)?;
+        let source = Recognised::new(tensors, config, recipe)?.with_rotations(&import)?;
         let drafts = match (conversion.target, cast) {
             (_, Some(cast)) => source.cast(cast),
             (ConversionTarget::Float(_) | ConversionTarget::Fake, None) => {

@@ -10,10 +10,12 @@ use crate::format::stored::{
 };
 use kvant_model::network::is_embedding_name;
 use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::rotation::Rotation;
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{LayerSpec, Packing};
 use serde_json::Value;
+use std::sync::Arc;
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
     Ok(Box::new(CompressedTensorsReader { config: StoredCompressedTensors::read(config)? }))
@@ -48,6 +50,30 @@ impl ModuleReader for CompressedTensorsReader {
             input: scheme.input.map(|scheme| INPUT.read(module, scheme)).transpose()?,
             output: scheme.output.map(|scheme| OUTPUT.read(module, scheme)).transpose()?,
         })
+    }
+
+    fn input_rotation(
+        &self,
+        module: &ModuleTensors<'_, '_>,
+        columns: usize,
+    ) -> Result<Option<Arc<Rotation>>, ImportError> {
+        if class(module.name) != ModuleClass::Linear {
+            return Ok(None);
+        }
+        let mut found = None;
+        for transform in &self.config.transforms {
+            let next = transform.of_layer(module, columns)?;
+            if found.is_some() && next.is_some() {
+                let reason = "has inputs that transform_config transforms more than once";
+                return Err(ImportError::unsupported(module.name, reason, "use a checkpoint with one transform"));
+            }
+            found = found.or(next);
+        }
+        Ok(found)
+    }
+
+    fn describes_transform(&self, tensor: &str) -> bool {
+        self.config.transforms.iter().any(|transform| transform.owns(tensor))
     }
 
     fn quantizes(&self, module: &str) -> Option<bool> {

@@ -8,6 +8,7 @@ mod packing_format;
 mod parts;
 mod read;
 mod recipe;
+mod transforms;
 
 pub use config::{kv_cache_scheme, quantization_config};
 pub use packing_format::{Format, format_of};
@@ -39,12 +40,14 @@ impl CheckpointFormat for CompressedTensors {
             unfuses_experts: true,
             excluded_names: ExcludedNames::Expressions,
             excluded_fields: &["ignore"],
+            input_rotations: true,
             ..Capabilities::of_method("compressed-tensors", &["compressed-tensors"])
         }
     }
 
     fn parts(&self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
-        parts::parts(layer)
+        let matrix = layer.input_rotation.map(|size| transforms::matrix(layer, size));
+        Ok(parts::parts(layer)?.into_iter().chain(matrix).collect())
     }
 
     fn activation_parts(&self, spec: &ActivationSpec<'_>) -> Result<Vec<ParameterPart>, CannotHold> {
@@ -60,6 +63,8 @@ impl CheckpointFormat for CompressedTensors {
         if let Some(cache) = model.attention.key_value {
             config["kv_cache_scheme"] = kv_cache_scheme(cache.scheme)?;
         }
+        let names: Vec<&str> = model.layers.iter().chain(model.aliases).map(|(name, _)| *name).collect();
+        config["transform_config"] = transforms::describe(model.input_rotations, &names, model.exclude)?;
         Ok(config)
     }
 

@@ -2,6 +2,7 @@
 //! neighbours write, and of what llm-compressor does.
 
 use super::packing_format::Format;
+use super::transforms::StoredTransform;
 use crate::format::{ModuleScheme, Pattern};
 use kvant_quant::scheme::{ActivationScheme, TensorScheme, Timing};
 use kvant_weights::recipe_error::{RecipeError, quoted};
@@ -17,6 +18,8 @@ pub struct StoredCompressedTensors {
     ignore: Vec<Pattern>,
     /// The quantization of cached keys and values.
     pub cache: Option<ActivationScheme>,
+    /// What is done to inputs while the model runs.
+    pub(super) transforms: Vec<StoredTransform>,
 }
 
 /// Modules that are quantized alike.
@@ -29,8 +32,9 @@ pub struct Group {
     pub scheme: ModuleScheme,
 }
 
+/// What a target of a group means.
 #[derive(Clone, Debug)]
-enum Target {
+pub(super) enum Target {
     /// A class of PyTorch or transformers.
     Class(String),
     Name(Pattern),
@@ -82,7 +86,6 @@ impl StoredCompressedTensors {
     /// *Invalid* where the document is not of the library's form, *unsupported* for layouts, schemes and transforms that
     /// are not read.
     pub fn read(config: &Value) -> Result<StoredCompressedTensors, RecipeError> {
-        check_transforms(config)?;
         let default = config.get("format").and_then(Value::as_str);
         let groups = match config.get("config_groups") {
             Some(Value::Object(groups)) => read_groups(groups, default)?,
@@ -95,6 +98,7 @@ impl StoredCompressedTensors {
             groups,
             ignore,
             cache: activation("kv_cache_scheme", config.get("kv_cache_scheme"))?,
+            transforms: StoredTransform::read_all(config)?,
         })
     }
 
@@ -122,11 +126,13 @@ fn is_of_class(name: &str, class: ModuleClass) -> bool {
     }
 }
 
-fn check_transforms(config: &Value) -> Result<(), RecipeError> {
-    let groups = config.get("transform_config").and_then(|transforms| transforms.get("config_groups"));
-    match groups.and_then(Value::as_object).is_some_and(|groups| !groups.is_empty()) {
-        true => Err(RecipeError::unsupported("transform_config", "transforms of activations are not computed", HINT)),
-        false => Ok(()),
+impl Target {
+    /// Returns whether it is a module of a class, or that class.
+    pub(super) fn matches(&self, module: &str, class: ModuleClass) -> bool {
+        match self {
+            Target::Class(name) => is_of_class(name, class),
+            Target::Name(pattern) => pattern.matches(module),
+        }
     }
 }
 
@@ -159,7 +165,7 @@ pub(super) fn is_class(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric)
 }
 
-fn target(place: &str, text: &str) -> Result<Target, RecipeError> {
+pub(super) fn target(place: &str, text: &str) -> Result<Target, RecipeError> {
     match is_class(text) {
         true => Ok(Target::Class(text.to_owned())),
         false => Ok(Target::Name(Pattern::new(&format!("{place}.targets"), text)?)),

@@ -93,20 +93,24 @@ fn read_algorithm(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError>
     Ok(algorithm)
 }
 
-fn is_rotation(name: &str) -> bool {
+pub(super) fn is_rotation(name: &str) -> bool {
     ["rotation", "quarot"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Quark's rotation: `r1` and `r2` are folded into the weights; the other options rotate activations or train the rotation. Under the
-/// older name `quarot`, all four rotations are on unless the configuration turns them off.
+/// Quark's rotation: `r1` and `r2` are folded into the weights, `r4` rotates the inputs of down projections while the model runs; the other
+/// options rotate other activations or train the rotation. Under the older name `quarot`, all four rotations are on unless the configuration
+/// turns them off. Whether `r1` and `r2` are random does not matter: those of Kvant have random signs, which change no model's function.
 fn read_rotation(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> {
     let is_on = |key: &str, default: bool| fields.get(key).and_then(Value::as_bool).unwrap_or(default);
     let is_older = fields.get("name").and_then(Value::as_str).is_some_and(|name| name.eq_ignore_ascii_case("quarot"));
-    let asked = [("r3", is_older), ("r4", is_older), ("online_r1_rotation", false), ("trainable", false)];
+    let asked = [("r3", is_older), ("online_r1_rotation", false), ("trainable", false)];
     if let Some((key, _)) = asked.into_iter().find(|(key, default)| is_on(key, *default)) {
         let reason = match key {
             "trainable" => "rotations are not learned",
-            _ => "rotations of activations are not supported, only those that are folded into weights (r1, r2)",
+            "r3" => "queries and keys are not rotated, which matters only where they are quantized",
+            _ => {
+                "the rotation of the residual stream (r1) is folded into weights, and not computed while the model runs"
+            }
         };
         return Err(RecipeError::unsupported(format!("{PLACE}.rotation.{key}"), reason, "set it to false"));
     }
@@ -116,8 +120,8 @@ fn read_rotation(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> 
     };
     let place = || format!("{PLACE}.rotation.rotation_size");
     let size = size.ok_or_else(|| RecipeError::invalid(place(), "must be a number of channels", REMOVE))?;
-    let (stream, heads) = (is_on("r1", true), is_on("r2", is_older));
-    Ok(Algorithm::Rotation(Rotate { stream, heads, size, ..Rotate::DEFAULTS }))
+    let (stream, heads, down) = (is_on("r1", true), is_on("r2", is_older), is_on("r4", is_older));
+    Ok(Algorithm::Rotation(Rotate { stream, heads, down, size, ..Rotate::DEFAULTS }))
 }
 
 fn check_others(algorithm: &Algorithm, fields: &Map<String, Value>) -> Result<(), RecipeError> {
@@ -163,7 +167,7 @@ fn config_of(algorithm: &Algorithm) -> Option<Value> {
         Algorithm::Transform(transform) => config_of_transform(&**transform),
         // Quark names no others.
         Algorithm::Rounding(rounding) => rounding.downcast().map(config_of_gptq),
-        // What is folded into weights is nothing that a loader has to know: vLLM takes a `rotation` for one of activations.
+        // What is folded into weights is nothing that a loader has to know. What it computes is described with the layers.
         Algorithm::Rotation(_) | Algorithm::Tuning(_) | Algorithm::Correction(_) => None,
     }
 }
@@ -214,14 +218,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rotations_are_read_where_they_are_folded() {
+    fn rotations_are_read_where_they_are_folded_or_of_down_projections() {
         let read = |json: Value| read_algorithms(&json).map(|(algorithms, _)| algorithms.to_string());
         assert_eq!(read(json!({"name": "rotation"})).unwrap(), "rotate:heads=off");
         let both = json!([{"name": "rotation", "r2": true, "rotation_size": 32, "scaling_layers": {"first_layer": []}}, {"name": "gptq"}]);
         assert_eq!(read(both).unwrap(), "rotate:size=32,gptq");
-        for (key, value) in
-            [("r3", json!(true)), ("r4", json!(true)), ("trainable", json!(true)), ("rotation_size", json!("x"))]
-        {
+        assert_eq!(
+            read(json!({"name": "rotation", "r1": false, "r4": true})).unwrap(),
+            "rotate:stream=off:heads=off:down=on"
+        );
+        let unread =
+            [("r3", true), ("online_r1_rotation", true), ("trainable", true)].map(|(key, on)| (key, json!(on)));
+        for (key, value) in unread.into_iter().chain([("rotation_size", json!("x"))]) {
             let mut rotation = json!({"name": "rotation"});
             rotation[key] = value;
             assert!(read(rotation).unwrap_err().to_string().contains(key), "{key}");

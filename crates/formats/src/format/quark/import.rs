@@ -1,6 +1,7 @@
 //! The layout of AMD Quark: the parts are those that are written.
 
 use super::parts::{code_layout, of_bias, parts};
+use super::rotation::INPUT_ROTATION;
 use super::{StoredQuark, WeightFormat};
 use crate::format::ModuleScheme;
 use crate::format::fp8;
@@ -10,10 +11,12 @@ use crate::format::stored::{
 };
 use kvant_container::Dtype;
 use kvant_numeric::pack::NibbleOrder;
+use kvant_quant::rotation::Rotation;
 use kvant_quant::scheme::{Axis, Granularity, TensorScheme};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::LayerSpec;
 use serde_json::Value;
+use std::sync::Arc;
 
 pub(super) fn reader(config: &Value) -> Result<Box<dyn ModuleReader>, ImportError> {
     Ok(Box::new(QuarkReader { config: StoredQuark::read(config)? }))
@@ -80,6 +83,20 @@ impl ModuleReader for QuarkReader {
         let input = scheme.input.filter(|_| is_quantized(module)).map(|input| INPUT.read(module, input)).transpose()?;
         let output = if self.cached(module).is_some() { None } else { self.output(module)? };
         Ok(StoredActivations { input, output })
+    }
+
+    fn input_rotation(
+        &self,
+        module: &ModuleTensors<'_, '_>,
+        columns: usize,
+    ) -> Result<Option<Arc<Rotation>>, ImportError> {
+        // Layers that stay as they are stay unwrapped.
+        let rotation = self.config.rotation.as_ref().filter(|_| is_quantized(module));
+        let found = rotation.map_or(Ok(None), |rotation| rotation.of_layer(module, columns))?;
+        match module.tensor(INPUT_ROTATION).filter(|_| found.is_none()) {
+            Some(view) => Err(ImportError::invalid(view.name(), "rotates inputs, which config.json does not say")),
+            None => Ok(found),
+        }
     }
 
     fn quantizes(&self, module: &str) -> Option<bool> {

@@ -9,6 +9,7 @@ mod import;
 mod observer;
 mod parts;
 mod read;
+mod rotation;
 mod stored;
 mod tensor_spec;
 mod write;
@@ -24,8 +25,9 @@ pub use write::{WeightFormat, layer_config, quantization_config};
 
 use super::stored::ModuleReader;
 use super::{Capabilities, CheckpointFormat, ModelDescription, ModuleNames};
+use kvant_container::Dtype;
 use kvant_weights::import_error::ImportError;
-use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, LayerSpec, ParameterPart, Part};
+use kvant_weights::parts::{ActivationSpec, AttentionSpec, CannotHold, Content, LayerSpec, ParameterPart, Part};
 use serde_json::Value;
 
 /// The format.
@@ -49,12 +51,16 @@ impl CheckpointFormat for Quark {
             integer_weight: true,
             module_names: ModuleNames::InMemory,
             excluded_fields: &["exclude"],
+            input_rotations: true,
             ..Capabilities::of_method("quark", &["quark"])
         }
     }
 
     fn parts(&self, layer: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
-        parts(layer)
+        let rotation = layer
+            .input_rotation
+            .map(|size| layer.part(rotation::INPUT_ROTATION, Dtype::I8, [size, size], Content::Hadamard));
+        Ok(parts(layer)?.into_iter().chain(rotation).collect())
     }
 
     fn bias_parts(&self, bias: &LayerSpec<'_>) -> Result<Vec<Part>, CannotHold> {
@@ -74,6 +80,7 @@ impl CheckpointFormat for Quark {
         describe_biases(&mut config, model.layers, model.biases)?;
         describe_attention(&mut config, &model.attention, model.attention_modules, model.layers)?;
         config["algo_config"] = algo_config(model.algorithms);
+        rotation::describe(&mut config, model.input_rotations)?;
         Ok(config)
     }
 

@@ -1,7 +1,8 @@
 //! Quark's `quantization_config` of a checkpoint that is quantized already: what its tensors are. More lenient than a
 //! recipe where only the quantizing matters, and read further where the running does.
 
-use super::read::{Place, is_empty, tensor_scheme};
+use super::read::{Place, tensor_scheme};
+use super::rotation::StoredRotation;
 use super::write::WeightFormat;
 use crate::format::{ModuleScheme, Pattern};
 use kvant_numeric::pack::NibbleOrder;
@@ -30,6 +31,8 @@ pub struct StoredQuark {
     pub cache_modules: Vec<Pattern>,
     /// How the probabilities of attention are quantized.
     pub softmax: Option<ActivationScheme>,
+    /// Which inputs are rotated while the model runs. All other algorithms have been applied.
+    pub(super) rotation: Option<StoredRotation>,
 }
 
 const HINT: &str = "dequantize the checkpoint with the tool that made it";
@@ -39,9 +42,8 @@ impl StoredQuark {
     ///
     /// # Errors
     /// *Invalid* where the document is not of Quark's form, *unsupported* for what no scheme expresses and for online
-    /// rotations.
+    /// rotations of queries and keys.
     pub fn read(config: &Value) -> Result<StoredQuark, RecipeError> {
-        check_algorithms(config.get("algo_config"))?;
         let export = config.get("export").unwrap_or(&Value::Null);
         let word = |key: &str| export.get(key).and_then(Value::as_str);
         let mut layers = configs(config, "layer_quant_config")?;
@@ -62,6 +64,7 @@ impl StoredQuark {
             cache_behind_rotary: config.get("kv_cache_post_rope").and_then(Value::as_bool).unwrap_or(false),
             cache_modules: patterns("export.kv_cache_group", export.get("kv_cache_group"))?,
             softmax: activation("softmax_quant_spec", config.get("softmax_quant_spec"))?,
+            rotation: StoredRotation::read(config.get("algo_config"))?,
         })
     }
 
@@ -100,22 +103,6 @@ impl StoredQuark {
     /// The entry of `layer_quant_config` for a module.
     fn entry(&self, module: &str) -> Option<ModuleScheme> {
         self.layers.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, scheme)| *scheme)
-    }
-}
-
-/// Algorithms are already applied, except for rotations that the forward pass must continue.
-fn check_algorithms(algorithms: Option<&Value>) -> Result<(), RecipeError> {
-    let list = algorithms.and_then(Value::as_array).into_iter().flatten();
-    let online = list.flat_map(|algorithm| {
-        ["online_r1_rotation", "r3", "r4"].into_iter().filter(|key| algorithm.get(*key).is_some_and(|v| !is_empty(v)))
-    });
-    match online.into_iter().next() {
-        Some(key) => Err(RecipeError::unsupported(
-            format!("algo_config.{key}"),
-            "rotations of activations are not computed",
-            "use a checkpoint without online rotations",
-        )),
-        None => Ok(()),
     }
 }
 

@@ -86,6 +86,18 @@ impl<'a> ModuleTensors<'_, 'a> {
         self.catalog.tensor(&self.tensor_name(suffix))
     }
 
+    /// A tensor of any module with this suffix, for what modules share.
+    pub fn anywhere(&self, suffix: &str) -> Option<TensorView<'a>> {
+        let is_named = |name: &str| name.rsplit('.').next() == Some(suffix);
+        self.catalog.tensors.iter().find(|(name, _)| is_named(name)).map(|(_, view)| *view)
+    }
+
+    /// The tensors of all modules whose names end in a dot and this.
+    pub fn ending_with<'s>(&'s self, end: &'s str) -> impl Iterator<Item = TensorView<'a>> + 's {
+        let is_named = move |name: &str| name.strip_suffix(end).is_some_and(|module| module.ends_with('.'));
+        self.catalog.tensors.iter().filter(move |(name, _)| is_named(name)).map(|(_, view)| *view)
+    }
+
     /// One of its tensors, which must be there.
     ///
     /// # Errors

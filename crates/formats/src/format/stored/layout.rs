@@ -209,6 +209,8 @@ impl WeightLayout {
             Content::Shape => self.check_stated_shape(view)?,
             // Read beside the parts: see `groups` and `bind_blocks`.
             Content::Groups | Content::Blocks => {}
+            // Of no consequence for the weight, which is stored rotated.
+            Content::Hadamard => {}
         }
         Ok(())
     }

@@ -14,10 +14,12 @@ pub(crate) use layout::found_encoding;
 pub use layout::{CodeType, WeightLayout};
 
 use crate::format::mlx;
+use kvant_quant::rotation::Rotation;
 use kvant_quant::scheme::TensorScheme;
 use kvant_weights::import_error::ImportError;
 use serde_json::Value;
 use std::fmt;
+use std::sync::Arc;
 
 /// Reads the modules of a checkpoint, as its configuration describes them.
 pub trait ModuleReader: fmt::Debug {
@@ -57,6 +59,25 @@ pub trait ModuleReader: fmt::Debug {
     fn activations(&self, module: &ModuleTensors<'_, '_>) -> Result<StoredActivations, ImportError> {
         let _ = module;
         Ok(StoredActivations::default())
+    }
+
+    /// The rotation of a linear layer's inputs while the model runs; `columns` is their number.
+    ///
+    /// # Errors
+    /// As for weights.
+    fn input_rotation(
+        &self,
+        module: &ModuleTensors<'_, '_>,
+        columns: usize,
+    ) -> Result<Option<Arc<Rotation>>, ImportError> {
+        let _ = (module, columns);
+        Ok(None)
+    }
+
+    /// Returns whether a tensor that looks like the weight of a module describes what is done to the inputs of a layer.
+    fn describes_transform(&self, tensor: &str) -> bool {
+        let _ = tensor;
+        false
     }
 
     /// The attention described by the tensors of a module that is attention, or part of it.

@@ -29,6 +29,18 @@ pub(crate) fn floats(view: TensorView<'_>) -> Result<Vec<f32>, ImportError> {
     }
 }
 
+/// Finite numbers of any type of floats, with all their digits.
+pub(crate) fn matrix(view: TensorView<'_>) -> Result<Vec<f64>, ImportError> {
+    if view.dtype() != Dtype::F64 {
+        return Ok(floats(view)?.into_iter().map(f64::from).collect());
+    }
+    let values: Vec<f64> = view.bytes().as_chunks().0.iter().map(|word| f64::from_le_bytes(*word)).collect();
+    match values.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(ImportError::invalid(view.name(), format!("holds {value}"))),
+        None => Ok(values),
+    }
+}
+
 /// Integers of any type.
 pub(crate) fn integers(view: TensorView<'_>) -> Result<Vec<i64>, ImportError> {
     let bytes = view.bytes();

@@ -15,6 +15,8 @@ use super::norm::norm_gradient;
 use super::state_space::{ScanGradients, ScanStep, StateSpaceGradients, StateSpaceStep};
 use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
+use kvant_quant::rotation::Rotation;
+use std::borrow::Cow;
 
 /// Sees a linear layer on the way back: the gradient of its outputs, and what it has read, a row for each token.
 pub(super) type LinearGradients<'g> = dyn FnMut(&Projection, &[f32], &[f32]) + 'g;
@@ -45,6 +47,8 @@ pub(super) struct Tape<'r, 'a> {
 pub(super) enum Step<'r> {
     /// `x W^T + b`.
     Linear { layer: &'r Projection, x: Var },
+    /// Rows of `x`, rotated as a layer reads them.
+    Rotate { layer: &'r Projection, x: Var },
     /// `x` on the grid that a layer reads its inputs on, as if it was `x`.
     Quantize { x: Var },
     /// Normed heads.
@@ -118,6 +122,7 @@ impl<'r, 'a> Tape<'r, 'a> {
     }
 
     pub(super) fn linear(&mut self, layer: &'r Projection, x: Var) -> Var {
+        let x = self.rotated(layer, x);
         let x = self.quantized(layer, x);
         let rows = self.value(x).len() / layer.columns;
         let mut out = vec![0.0; rows * layer.rows];
@@ -129,6 +134,15 @@ impl<'r, 'a> Tape<'r, 'a> {
                 .for_each(|row| row.iter_mut().zip(bias.iter()).for_each(|(out, bias)| *out += bias));
         }
         self.record(Step::Linear { layer, x }, out)
+    }
+
+    /// The rows that a layer reads, rotated where its inputs are.
+    fn rotated(&mut self, layer: &'r Projection, x: Var) -> Var {
+        let rotated = match self.run.rotated(layer, self.value(x)) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(rows) => Some(rows),
+        };
+        rotated.map_or(x, |rows| self.record(Step::Rotate { layer, x }, rows))
     }
 
     /// What a layer reads.
@@ -173,6 +187,12 @@ impl<'r, 'a> Tape<'r, 'a> {
                 let place = MatrixMut::new(&mut input, rows, layer.columns, layer.columns);
                 multiply(place, out, self.weight(layer), 1.0, Threads::Pool);
                 gradients.add(x, input);
+            }
+            Step::Rotate { layer, x } => {
+                if let Some(rotation) = self.run.decoder.rotations.get(&layer.module) {
+                    self.run.rotate_rows(rotation, &mut out, layer.columns, Rotation::apply_transposed);
+                }
+                gradients.add(x, out);
             }
             Step::Quantize { x } => gradients.add(x, out),
             Step::Norm { norm, width, layout, x } => {
