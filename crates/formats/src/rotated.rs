@@ -22,6 +22,7 @@ pub fn open(model: Checkpoint, rotation: Option<Rotate>) -> Result<Checkpoint, I
 /// # Errors
 /// Those of [`open`]; *invalid* for matrices that are not of this model.
 pub fn open_learned(model: Checkpoint, rotate: Rotate, learned: &LearnedRotations) -> Result<Checkpoint, ImportError> {
+    learned.check_orthogonal()?;
     open_with(model, rotate, Some(learned))
 }
 

@@ -74,3 +74,46 @@ fn rotations_come_first_and_fit_the_channels() {
         place.run(&["quantize", "codes", "-s", "int8:channel", "--requantize", "--algorithm", "rotate", "-o", "out"]);
     assert!(run.code == Some(1) && run.stderr.contains("is quantized already"), "{run:?}");
 }
+
+#[test]
+fn learned_rotation_is_recorded_planned_and_combined() {
+    let place = Place::new();
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(60));
+    let data = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "32"];
+    for (scheme, algorithm, out) in [
+        ("mxfp4", "rotate:size=32:steps=4", "nearest"),
+        ("nvfp4", "rotate:steps=3:stream=off", "static"),
+        ("int4:channel+int4:token!dynamic", "rotate:steps=3,qronos", "blocks"),
+    ] {
+        place.succeed(
+            &[&["quantize", "nano_llama", "-s", scheme, "--algorithm", algorithm, "-o", out], &data[..]].concat(),
+        );
+        let record = fs::read_to_string(place.path(&format!("{out}/calibration.json"))).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        let learned = &record["rotation"];
+        let matrices = if out == "static" { 4 } else { 5 };
+        assert_eq!(learned["matrices"], matrices, "{record}");
+        let [before, after] = ["loss_before", "loss_after"].map(|key| learned[key].as_f64().unwrap());
+        assert!(before > 0.0 && learned["used"].as_bool() == Some(after < before), "{learned}");
+        place.succeed(&["verify", out]);
+        assert!(divergence(&place, out) < 0.3, "{out}");
+        assert!(!place.path(&format!("{out}.partial.blocks")).exists(), "what was learned is cleared away");
+    }
+    let plan = ["plan", "nano_llama", "-s", "mxfp4", "--algorithm", "rotate:steps=100", "--json"];
+    let plan = place.succeed(&[&plan[..], &data].concat()).json();
+    assert!(plan["calibration"]["rotation"].as_f64().unwrap() > 1e9 && plan["needs_data"] == false, "{plan}");
+}
+
+#[test]
+fn learned_rotation_needs_data_and_schemes_with_scales_of_their_own() {
+    let place = Place::new();
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(60));
+    let run = |scheme: &str, more: &[&str]| {
+        let run = ["quantize", "nano_llama", "-s", scheme, "--algorithm", "rotate:steps=2", "-o", "out"];
+        let run = place.run(&[&run[..], more].concat());
+        assert_ne!(run.code, Some(0), "{run:?}");
+        run.stderr
+    };
+    assert!(run("mxfp4", &[]).contains("needs calibration data"));
+    assert!(run("Q4_0", &["--calib", "text.txt"]).contains("GGUF"));
+}

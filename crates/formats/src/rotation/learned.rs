@@ -55,12 +55,23 @@ impl LearnedRotations {
         let matrix = |view: TensorView<'_>| {
             let place = view.name().parse::<RotationPlace>().ok();
             let matrix = blocks_of_tensor(view).and_then(|(size, blocks)| BlockDiagonal::of_blocks(size, blocks));
-            let matrix = matrix.filter(|matrix| matrix.departure() < DEPARTURE);
-            let wrong = || ImportError::invalid(view.name(), "is no matrix of a learned rotation");
-            place.zip(matrix).ok_or_else(wrong)
+            place.zip(matrix).ok_or_else(|| not_learned(view.name()))
         };
         Ok(LearnedRotations::new(file.tensors().map(matrix).collect::<Result<Vec<_>, _>>()?))
     }
+
+    /// Refuses matrices that would change a model's function.
+    ///
+    /// # Errors
+    /// *Invalid*, with the first place whose matrix is not orthogonal.
+    pub(crate) fn check_orthogonal(&self) -> Result<(), ImportError> {
+        let skewed = self.iter().find(|(_, matrix)| !matches!(matrix.departure(), departure if departure < DEPARTURE));
+        skewed.map_or(Ok(()), |(place, _)| Err(not_learned(&place.to_string())))
+    }
+}
+
+fn not_learned(place: &str) -> ImportError {
+    ImportError::invalid(place, "is no matrix of a learned rotation")
 }
 
 /// Square blocks as a tensor of f64, `[blocks, size, size]`: its declaration, and its bytes.
@@ -91,7 +102,7 @@ mod tests {
         let file = learned.to_file(Path::new("model")).unwrap();
         assert_eq!(LearnedRotations::of_file(&file).unwrap(), learned);
         let skewed = BlockDiagonal::of_blocks(2, vec![vec![1.0, 0.1, 0.0, 1.0]]).unwrap();
-        let file = LearnedRotations::new([(RotationPlace::Stream, skewed)]).to_file(Path::new("model")).unwrap();
-        assert!(LearnedRotations::of_file(&file).is_err());
+        assert!(LearnedRotations::new([(RotationPlace::Stream, skewed)]).check_orthogonal().is_err());
+        assert!(learned.check_orthogonal().is_ok());
     }
 }
