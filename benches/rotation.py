@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Held-out divergence of rotated models at weights and activations of four bits, also of models with outliers.
 
-    python3 benches/rotation.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--outliers 30] [--hidden]
+    python3 benches/rotation.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--outliers 30] [--hidden] [--learned]
 
 Each model is also measured with outliers, which do not change its function: in every block one channel in fifty of the norms before attention
 and the feed-forward network is multiplied by a factor, and the columns that read it are divided by it; with --hidden also one in fifty of the rows
@@ -29,6 +29,8 @@ ALGORITHMS = [
     "rtn", "smoothquant", "rotate", "rotate:size=32", "rotate:down=on", "rotate:down=on:size=32",
     "qronos", "rotate,qronos", "rotate:size=32,qronos", "rotate:down=on,qronos", "rotate:down=on:size=32,qronos",
 ]  # fmt: skip
+LEARNED = ["rtn", "rotate", "rotate:size=32", "rotate:steps=100", "rotate:size=32:steps=100"]
+LEARNED += [f"{algorithm},qronos" for algorithm in LEARNED[1:]] + ["qronos"]
 READERS = {
     "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
@@ -61,7 +63,7 @@ def divergence(kvant, model, scheme, algorithm, options, work):
     shutil.rmtree(out, ignore_errors=True)
     data = ["--calib", options.calib, "--num-samples", str(options.samples), "--seq-len", "256"]
     # Its inputs have a static scale.
-    needs_data = scheme == "nvfp4" or algorithm != "rtn" and not algorithm.startswith("rotate") or "," in algorithm
+    needs_data = scheme == "nvfp4" or algorithm != "rtn" and (not algorithm.startswith("rotate") or "," in algorithm or "steps" in algorithm)
     calibrated = data if needs_data else []
     run = [kvant, "quantize", model, "--scheme", scheme, "--algorithm", algorithm, *calibrated, "-o", out, "-q"]
     done = subprocess.run([str(word) for word in run], capture_output=True, text=True)
@@ -79,17 +81,20 @@ def main():
     parser.add_argument("--outliers", type=float, default=30.0)
     parser.add_argument("--outliers-only", action="store_true")
     parser.add_argument("--hidden", action="store_true")
+    parser.add_argument("--learned", action="store_true", help="learned rotations beside fixed ones, where inputs have four bits")
     parser.add_argument("--samples", type=int, default=64)
     options = parser.parse_args()
+    algorithms = LEARNED if options.learned else ALGORITHMS
+    schemes = {name: scheme for name, scheme in SCHEMES.items() if not options.learned or "W4A8" not in name}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         for model in options.models:
             made = with_outliers(model, work / f"{model.name}-outliers", options.outliers, options.hidden)
             for kind, path in ((model.name, model), (f"{model.name} with outliers", made))[options.outliers_only :]:
-                print(f"\n### {kind}\n\n| | {' | '.join(SCHEMES)} |\n|---|{'---|' * len(SCHEMES)}", flush=True)
-                for algorithm in ALGORITHMS:
+                print(f"\n### {kind}\n\n| | {' | '.join(schemes)} |\n|---|{'---|' * len(schemes)}", flush=True)
+                for algorithm in algorithms:
                     cells = [
-                        divergence(options.kvant, path, scheme, algorithm, options, work) for scheme in SCHEMES.values()
+                        divergence(options.kvant, path, scheme, algorithm, options, work) for scheme in schemes.values()
                     ]
                     print(
                         f"| {algorithm} | {' | '.join('–' if cell is None else f'{cell:.4f}' for cell in cells)} |",

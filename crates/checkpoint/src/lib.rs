@@ -8,6 +8,7 @@
 //! * [`calibration`]: statistics of data that are needed before execution, if any,
 //! * [`engine`]: the doing, in parallel, in bounded memory, resumable; [`blockwise`]: one decoder block after the other, with
 //!   [`folding`] of the scales that transforms find,
+//! * [`learned_rotation`]: steps that adapt a rotation to the rounded model,
 //! * [`conversion`]: from one format to another,
 //! * [`gguf`]: the same steps for a GGUF file, with its own plan,
 //! * [`onnx`]: a decoder as an ONNX graph,
@@ -51,6 +52,7 @@ pub mod finite;
 pub mod folding;
 pub mod gguf;
 pub mod input_statistics;
+pub mod learned_rotation;
 pub mod onnx;
 pub mod plan;
 pub mod recipe;

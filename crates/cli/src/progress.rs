@@ -127,6 +127,10 @@ pub fn resumed(resumption: Resumption) -> String {
         Resumption::Layers { done, total } if done < total => format!("resuming at layer {} of {total}", done + 1),
         Resumption::Layers { .. } => "resuming after the last layer".to_owned(),
         Resumption::Candidates { done, total } => format!("{done} of {total} measurements are known already"),
+        Resumption::Rotation { done, total } if done < total => {
+            format!("resuming at step {} of {total} of learning the rotation", done + 1)
+        }
+        Resumption::Rotation { .. } => "resuming with the rotation that an interrupted run has learned".to_owned(),
         Resumption::Statistics => "resuming with the statistics of an interrupted run".to_owned(),
         Resumption::Transforms => "resuming with the transforms that an interrupted run has found".to_owned(),
     }

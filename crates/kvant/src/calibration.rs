@@ -12,12 +12,17 @@ use kvant_checkpoint::calibration::{
     Report as CalibrationReport, Resolved, Statistics, StatisticsFile, observe, resolve,
 };
 use kvant_checkpoint::engine::{Output, OutputError};
+use kvant_checkpoint::learned_rotation::{
+    self, LearnedRotation, RotationReport, RotationSettings, RotationSources, learn_rotation,
+};
 use kvant_checkpoint::plan::{CalibratedPlan, CalibrationSize, Plan, PlanOnData};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{CalibrationData, CalibrationDataError, Options};
 use kvant_data::images::{ImageOptions, ImagesUnread, TextImages};
 use kvant_data::sounds::SoundInput;
 use kvant_forward::forward::Decoder;
+use kvant_quant::rotation::Rotate;
+use kvant_weights::activation_point::Parameters;
 use serde_json::{Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -66,7 +71,92 @@ impl Loaded {
     }
 }
 
+/// How a rotation was learned, and from which data.
+pub struct LearnedOnData {
+    /// The result.
+    pub report: RotationReport,
+    data: Loaded,
+}
+
 impl<'a> Calibration<'a> {
+    /// Learns the rotation of a plan, for whose fixed one the checkpoint is opened; or takes over what an interrupted run has learned.
+    ///
+    /// # Errors
+    /// Errors of the data, the model and the system; what was learned for the same output with other data or options.
+    pub fn learn_rotation(
+        &self,
+        plan: &Plan,
+        rotate: Rotate,
+        reporter: &Reporter<'_>,
+    ) -> Result<(LearnedRotation, LearnedOnData), Error> {
+        let mut decoder = Decoder::open_any(self.checkpoint)?;
+        let data = self.load_any(&mut decoder, Options::tenth(self.job.data.num_samples), reporter)?;
+        let key = format!("{} {}", plan.fingerprint(), data.key(self.job.data.precision.name()));
+        if learned_rotation::is_of_another(self.target, &key) {
+            return Err(OutputError::other_run(self.target).into());
+        }
+        let sources = RotationSources { plan, decoder: &decoder, sequences: &data.sequences, held_out: &data.held_out };
+        let settings = RotationSettings { target: self.target, key: &key, memory: self.job.limits.memory.0 };
+        let learned = {
+            let progress = reporter.stage(Stage::Algorithms, Unit::Tokens);
+            let mut watch = progress.watch_resumed();
+            let watch = |done: u64, all: u64| watch("learning the rotation", done, all);
+            let resumed = |done: u32| reporter.resumed(Resumption::Rotation { done, total: rotate.steps });
+            let work = || learn_rotation(sources, rotate, settings, reporter.cancel().flag(), resumed, watch);
+            self.job.limits.pool()?.install(work)?
+        };
+        reporter.refuse_lost()?;
+        let report = learned.report.clone();
+        if !report.used {
+            reporter.note("learning did not improve the rotation: it stays as it was before the first step");
+        }
+        Ok((learned, LearnedOnData { report, data }))
+    }
+
+    /// The plan for a model whose rotation is learned and whose activations have no static scales.
+    ///
+    /// # Errors
+    /// None that could be expected: the plan has no parameters.
+    pub fn plan_with_rotation(&self, plan: Plan, learned: &LearnedOnData) -> Result<CalibratedPlan, Error> {
+        let record = self.record_of(&learned.data, &CalibrationReport::default(), Some(learned));
+        let plan = self.plan_for(plan, &learned.data);
+        Ok(plan.calibrated(Parameters::default(), record)?)
+    }
+
+    /// The data that a rotation was learned from, given to the decoder of the rotated model.
+    ///
+    /// # Errors
+    /// As [`load_any`](Self::load_any).
+    pub fn load_again(
+        &self,
+        decoder: &mut Decoder<'a>,
+        held_out: usize,
+        learned: Option<LearnedOnData>,
+        reporter: &Reporter<'_>,
+    ) -> Result<(Loaded, Option<RotationReport>), Error> {
+        let is_text = decoder.image_shape().is_none() && decoder.sound_input().is_none();
+        match learned {
+            Some(LearnedOnData { report, data }) if is_text => {
+                self.give(decoder, &data, reporter)?;
+                Ok((data, Some(report)))
+            }
+            learned => {
+                let loaded = self.load_any(decoder, held_out, reporter)?;
+                Ok((loaded, learned.map(|learned| learned.report)))
+            }
+        }
+    }
+
+    /// What is recorded of a run without algorithms.
+    fn record_of(&self, data: &Loaded, report: &CalibrationReport, learned: Option<&LearnedOnData>) -> Value {
+        let mut record =
+            json!({ "data": data.provenance, "precision": self.job.data.precision.name(), "report": report });
+        if let Some(learned) = learned {
+            record["rotation"] = json!(learned.report);
+        }
+        record
+    }
+
     /// Reads text, or the images or sounds that a model of these reads, which it is given.
     ///
     /// # Errors
@@ -127,11 +217,16 @@ impl<'a> Calibration<'a> {
     /// Errors of the data, the tokenizer or the tower for images.
     pub fn load(&self, decoder: &mut Decoder<'a>, held_out: usize, reporter: &Reporter<'_>) -> Result<Loaded, Error> {
         let loaded = self.read(decoder, held_out, reporter)?;
+        self.give(decoder, &loaded, reporter)?;
+        Ok(loaded)
+    }
+
+    /// Gives a decoder the images in texts.
+    fn give(&self, decoder: &mut Decoder<'a>, loaded: &Loaded, reporter: &Reporter<'_>) -> Result<(), Error> {
         let sequences = loaded.sequences.iter().chain(&loaded.held_out).map(Vec::as_slice);
         let (precision, limits) = (self.job.data.precision, &self.job.limits);
         let how = TowerRun { stage: Stage::Calibration, precision, limits, reporter };
-        images::give(decoder, self.checkpoint, &loaded.images, sequences, &how)?;
-        Ok(loaded)
+        images::give(decoder, self.checkpoint, &loaded.images, sequences, &how)
     }
 
     /// Reads the data alone.
@@ -191,7 +286,8 @@ impl<'a> Calibration<'a> {
         plan.on_data(&format!("{} {propagate}", loaded.key(self.job.data.precision.name())))
     }
 
-    /// Quantizes the blocks of a plan into a started output, and returns the plan with the calibrated parameters for the rest.
+    /// Quantizes the blocks of a plan into a started output, and returns the plan with the calibrated parameters for the rest. `rotation` is
+    /// what was found before, if that was learned.
     ///
     /// # Errors
     /// Errors of the model and of the system. The same command resumes at the block in which it stopped.
@@ -201,13 +297,14 @@ impl<'a> Calibration<'a> {
         loaded: &Loaded,
         plan: PlanOnData,
         output: &Output,
+        rotation: Option<&RotationReport>,
         reporter: &Reporter<'_>,
     ) -> Result<(CalibratedPlan, BlockwiseReport), Error> {
         let BlockResults { statistics, report: blocks, .. } =
             self.run_blocks(decoder, loaded, &plan, output, reporter)?;
         let Resolved { parameters, report } = resolve(&plan, &statistics)?;
         report.notices().iter().for_each(|notice| reporter.note(notice));
-        let record = json!({
+        let mut record = json!({
             "data": loaded.provenance,
             "precision": self.job.data.precision.name(),
             "carry": self.job.data.propagate.name(),
@@ -218,6 +315,9 @@ impl<'a> Calibration<'a> {
             "starved": blocks.starved,
             "held_out": blocks.held_out,
         });
+        if let Some(rotation) = rotation {
+            record["rotation"] = json!(rotation);
+        }
         Ok((plan.calibrated(parameters, record)?, blocks))
     }
 
@@ -247,13 +347,19 @@ impl<'a> Calibration<'a> {
         Ok(self.job.limits.pool()?.install(work)?)
     }
 
-    /// The plan with the parameters that the data give.
+    /// The plan with the parameters that the data give, of a model whose rotation may be `learned` from them.
     ///
     /// # Errors
     /// Whatever is wrong with the data, the tokenizer or the model; before anything is written.
-    pub fn complete(&self, plan: Plan, reporter: &Reporter<'_>) -> Result<CalibratedPlan, Error> {
+    pub fn complete(
+        &self,
+        plan: Plan,
+        learned: Option<LearnedOnData>,
+        reporter: &Reporter<'_>,
+    ) -> Result<CalibratedPlan, Error> {
         let mut decoder = Decoder::open_any(self.checkpoint)?;
-        let Loaded { sequences, provenance, .. } = self.load_any(&mut decoder, 0, reporter)?;
+        let (data, rotation) = self.load_again(&mut decoder, 0, learned, reporter)?;
+        let (sequences, provenance) = (&data.sequences, &data.provenance);
         let precision = self.job.data.precision.name();
         let file = StatisticsFile::beside(self.target, format!("{} {precision} {provenance}", plan.fingerprint()));
         let kept = file.read();
@@ -266,7 +372,7 @@ impl<'a> Calibration<'a> {
                 if file.is_of_another() {
                     return Err(OutputError::other_run(self.target).into());
                 }
-                &self.observe(&plan, &decoder, &sequences, reporter)?
+                &self.observe(&plan, &decoder, sequences, reporter)?
             }
         };
         let Resolved { parameters, report } = resolve(&plan, statistics)?;
@@ -276,8 +382,13 @@ impl<'a> Calibration<'a> {
             file.write(statistics).map_err(failure)?;
         }
         report.notices().iter().for_each(|notice| reporter.note(notice));
-        let record = json!({ "data": provenance, "precision": precision, "report": report });
-        Ok(plan.calibrated(parameters, Some(record))?)
+        let Some(rotation) = rotation else {
+            let record = self.record_of(&data, &report, None);
+            return Ok(plan.calibrated(parameters, Some(record))?);
+        };
+        let learned = LearnedOnData { report: rotation, data };
+        let record = self.record_of(&learned.data, &report, Some(&learned));
+        Ok(self.plan_for(plan, &learned.data).calibrated(parameters, record)?)
     }
 
     /// The plan with the parameters that the statistics of a file give.

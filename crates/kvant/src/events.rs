@@ -102,6 +102,13 @@ pub enum Resumption {
     },
     /// The statistics of activations are there already.
     Statistics,
+    /// Some of the steps that learn a rotation are taken already.
+    Rotation {
+        /// Steps that are taken.
+        done: u32,
+        /// Steps in all.
+        total: u32,
+    },
     /// Some of the transforms of a graph are found already.
     Transforms,
     /// Some of the layers of a graph have their codes already.

@@ -26,7 +26,7 @@ pub use merged::{LowRank, MergedBase, MergedMatrix, StoredBytes};
 pub use not_finite::{first_not_finite, place};
 pub use packed::PackedMatrix;
 pub use recode::{RecodedParameters, integers};
-pub use rotated::{RotatedRows, RotatedWeights, WeightRotation};
+pub use rotated::{PlacedRotation, RotatedRows, RotatedWeights, WeightRotation};
 pub use row_map::RowMap;
 
 use kvant_numeric::kernel::{Elements, FloatDType, Range, element_ranges, group_ranges, widen};
@@ -135,6 +135,18 @@ impl<'a> WeightMatrix<'a> {
         assert!(rotation.fits(rows, columns), "the rotation is not of a {rows}x{columns} matrix");
         let matrix = Arc::new(RotatedMatrix::new(self, rotation, kept));
         WeightMatrix { rows, columns, storage: Storage::Rotated { matrix, first_row: 0 } }
+    }
+
+    /// The rotation of the whole matrix, where it is one of a rotated model.
+    pub fn rotation(&self) -> Option<&WeightRotation> {
+        match &self.storage {
+            Storage::Rotated { matrix, .. } => Some(matrix.rotation()),
+            Storage::Packed { matrix, .. } => match &**matrix {
+                PackedMatrix::Merged(merged) => merged.rotation(),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Some rows.

@@ -4,7 +4,7 @@
 use super::report::BlockwiseReport;
 use super::streams::{StreamFile, StreamShape};
 use crate::calibration::Statistics;
-use kvant_container::unfinished::{blocks_beside, remove_results, remove_results_but_samples};
+use kvant_container::unfinished::{blocks_beside, remove_results, remove_results_of_blocks};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -85,7 +85,7 @@ impl<F: Serialize + DeserializeOwned> State<F> {
     /// The system's; no room on the disk.
     pub fn begin(target: &Path, key: &str, shape: &StreamShape, found: F) -> io::Result<State<F>> {
         let dir = State::directory(target);
-        remove_results_but_samples(&dir)?;
+        remove_results_of_blocks(&dir)?;
         fs::create_dir_all(&dir)?;
         let current = StreamFile::create(&dir.join(FILES[0]), shape)?;
         Ok(State { dir, key: key.to_owned(), shape: shape.clone(), current, found })

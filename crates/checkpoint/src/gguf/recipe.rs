@@ -347,6 +347,9 @@ fn refusal(algorithm: &Algorithm) -> Option<&'static str> {
     match algorithm {
         Algorithm::Rounding(rounding) if rounding.is_nearest() => None,
         Algorithm::Rounding(rounding) => rounding.refuses(&TensorScheme::Gguf(GroupedType::ALL[0])),
+        Algorithm::Rotation(rotation) if rotation.learns() => {
+            Some("its matrices are learned for codes with scales of their own")
+        }
         Algorithm::Rotation(_) | Algorithm::Transform(_) | Algorithm::Correction(_) => None,
         Algorithm::Tuning(_) => Some("it moves scales one by one, and those of a block are multiples of one number"),
     }

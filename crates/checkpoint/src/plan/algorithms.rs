@@ -5,6 +5,7 @@ use super::error::{AlgorithmProblem, PlanError};
 use super::{LayerId, PlannedBlock};
 use kvant_container::Checkpoint;
 use kvant_formats::algorithm::Algorithms;
+use kvant_forward::evaluation::missing_gradient;
 use kvant_forward::forward::{Decoder, gradient};
 use kvant_model::family::has_two_towers;
 use kvant_model::network::{Consumer, SmoothingPair};
@@ -15,10 +16,13 @@ impl Declared<'_> {
     /// Refuses algorithms where they have no data, or the model, the source or a scheme is not for them.
     pub(super) fn check_algorithms(&self, checkpoint: &Checkpoint, blocks: &[PlannedBlock]) -> Result<(), PlanError> {
         let algorithms = self.source.recipe.algorithms();
+        let refused = |problem| Err(PlanError::Algorithm { algorithms: algorithms.to_string(), problem });
+        if let Some(problem) = self.cannot_learn_rotation(algorithms, checkpoint)? {
+            return refused(problem);
+        }
         if algorithms.is_plain() {
             return Ok(());
         }
-        let refused = |problem| Err(PlanError::Algorithm { algorithms: algorithms.to_string(), problem });
         if let Some(setting) = algorithms.rounding.needs_graph() {
             let rounding = algorithms.rounding.name().to_owned();
             return refused(AlgorithmProblem::Setting { rounding, setting });
@@ -29,16 +33,8 @@ impl Declared<'_> {
         if !self.source.recipe.is_calibrated() {
             return refused(AlgorithmProblem::NoData);
         }
-        if self.source.network.family().is_none() && checkpoint.config()?.is_none() {
-            return refused(AlgorithmProblem::NoConfig);
-        }
-        // What has two towers is refused by the forward pass, which says what to do.
-        let says_more = self.source.config.is_component || has_two_towers(&self.source.config);
-        if self.source.network.family().is_none() && !says_more {
-            return refused(AlgorithmProblem::Undescribed {
-                architecture: super::build::architecture(&self.source.config),
-                can_be_described: self.source.network.can_be_described(),
-            });
+        if let Some(problem) = self.unknown_inputs(checkpoint)? {
+            return refused(problem);
         }
         let not_for_scheme = || self.not_for_scheme(algorithms, blocks.iter().flat_map(PlannedBlock::layers).collect());
         if let Some(problem) = self.without_codes(blocks).or_else(not_for_scheme) {
@@ -52,6 +48,44 @@ impl Declared<'_> {
         let problem = self.without_links(algorithms, blocks).or_else(|| self.without_biases(algorithms, blocks));
         let problem = problem.or_else(|| self.without_gradients(algorithms, blocks, &decoder));
         problem.map_or(Ok(()), refused)
+    }
+
+    /// The reason that it is not known what layers read, if so.
+    fn unknown_inputs(&self, checkpoint: &Checkpoint) -> Result<Option<AlgorithmProblem>, PlanError> {
+        if self.source.network.family().is_some() {
+            return Ok(None);
+        }
+        if checkpoint.config()?.is_none() {
+            return Ok(Some(AlgorithmProblem::NoConfig));
+        }
+        // What has two towers is refused by the forward pass, which says what to do.
+        let says_more = self.source.config.is_component || has_two_towers(&self.source.config);
+        Ok((!says_more).then(|| AlgorithmProblem::Undescribed {
+            architecture: super::build::architecture(&self.source.config),
+            can_be_described: self.source.network.can_be_described(),
+        }))
+    }
+
+    /// The reason that the matrices of a rotation cannot be learned, where they are to be: steps follow the gradient of the whole model.
+    fn cannot_learn_rotation(
+        &self,
+        algorithms: &Algorithms,
+        checkpoint: &Checkpoint,
+    ) -> Result<Option<AlgorithmProblem>, PlanError> {
+        if algorithms.learned_rotation().is_none() {
+            return Ok(None);
+        }
+        if !self.source.recipe.is_calibrated() {
+            return Ok(Some(AlgorithmProblem::NoData));
+        }
+        if let Some(problem) = self.unknown_inputs(checkpoint)? {
+            return Ok(Some(problem));
+        }
+        let decoder = match Decoder::open(checkpoint) {
+            Err(problem) => return Ok(Some(AlgorithmProblem::CannotRun(Box::new(problem)))),
+            Ok(decoder) => decoder,
+        };
+        Ok(missing_gradient(&decoder).map(|step| AlgorithmProblem::CannotLearnRotation { step }))
     }
 
     /// Returns whether algorithms run the model block by block.

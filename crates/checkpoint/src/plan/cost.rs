@@ -1,12 +1,15 @@
 //! What a calibrated run takes, estimated from the plan before anything is read: arithmetic, memory, disk. Counts are of
 //! the large terms alone.
 
+mod learned_rotation;
+
 use super::{Plan, PlannedBlock, PlannedStage};
 use kvant_forward::float_file;
 use kvant_forward::forward::{LONG, StopAt, WIDE};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{AnyRounding, Needs};
+use learned_rotation::LearnedRotationCost;
 use std::collections::BTreeSet;
 
 /// Tokens, about, on which scales are tried where attention mixes those of a sequence: few whole ones.
@@ -41,6 +44,16 @@ impl CalibrationSize {
         self.sequences.saturating_mul(self.length)
     }
 
+    /// Tokens of a batch.
+    fn batch(self) -> u64 {
+        (LONG as u64).min(self.tokens()).max(self.length)
+    }
+
+    /// Tokens of all sequences, with those that are held out.
+    fn all_tokens(self) -> u64 {
+        self.sequences.saturating_add(self.held_out).saturating_mul(self.length)
+    }
+
     /// Activations of a chunk whose widest row has `widest` elements.
     fn chunk(self, widest: u64) -> u64 {
         let most = (WIDE as u64 / widest.max(1)).min(LONG as u64).max(self.length);
@@ -66,6 +79,8 @@ pub struct CalibrationCost {
     pub hessians: f64,
     /// Operations of factors, and of choosing codes column by column.
     pub rounding: f64,
+    /// Operations of the steps that learn a rotation.
+    pub rotation: f64,
     /// Bytes of private memory at the peak.
     pub peak_memory: u64,
     /// Bytes of the files with activations between blocks, beside the output.
@@ -75,16 +90,19 @@ pub struct CalibrationCost {
 impl CalibrationCost {
     /// All floating-point operations.
     pub fn operations(&self) -> f64 {
-        self.passes + self.search + self.hessians + self.rounding
+        self.passes + self.search + self.hessians + self.rounding + self.rotation
     }
 }
 
 impl Plan {
     /// The cost of running the recipe's algorithms; `None` if none needs calibration.
     pub fn calibration_cost(&self, size: CalibrationSize, threads: usize) -> Option<CalibrationCost> {
-        if self.blocks.is_empty() {
+        let learned =
+            self.recipe.algorithms().learned_rotation().map(|rotate| LearnedRotationCost::of(self, rotate, size));
+        if self.blocks.is_empty() && learned.is_none() {
             return None;
         }
+        let learned = learned.unwrap_or_default();
         let rounding = &self.recipe.algorithms().rounding;
         let estimate = Estimate { plan: self, size, rounding, needs: rounding.needs() };
         let total = |of: &dyn Fn(&PlannedBlock) -> f64| self.blocks.iter().map(of).sum();
@@ -95,8 +113,11 @@ impl Plan {
             search: total(&|block| estimate.search(block)),
             hessians: total(&|block| estimate.hessians(block)),
             rounding: total(&|block| estimate.rounding(block) + estimate.tuning(block)),
-            peak_memory: self.peak_memory(threads).saturating_add((BESIDE + in_blocks).max(size.tokenizing)),
-            disk: estimate.disk(),
+            rotation: learned.operations,
+            peak_memory: self
+                .peak_memory(threads)
+                .saturating_add((BESIDE + in_blocks.max(learned.memory)).max(size.tokenizing)),
+            disk: estimate.disk().max(learned.disk),
         })
     }
 }
@@ -146,7 +167,7 @@ impl Estimate<'_> {
     /// Steps of learned rounding: a run forwards and two backwards, each of a chunk.
     fn tuning(&self, block: &PlannedBlock) -> f64 {
         let Some(tuning) = self.plan.recipe.algorithms().tuning else { return 0.0 };
-        let tokens = (LONG as f64).min(self.tokens()).max(self.size.length as f64);
+        let tokens = self.size.batch() as f64;
         let run = 2.0 * block.work.of_run(None, self.size.length) as f64;
         3.0 * run * (f64::from(tuning.iterations) * tokens + self.all_tokens() as f64)
     }
@@ -172,7 +193,7 @@ impl Estimate<'_> {
 
     /// Tokens that pass, with those that are held out.
     fn all_tokens(&self) -> u64 {
-        self.size.sequences.saturating_add(self.size.held_out).saturating_mul(self.size.length)
+        self.size.all_tokens()
     }
 
     fn run(&self, block: &PlannedBlock, until: Option<StopAt>) -> f64 {

@@ -339,6 +339,15 @@ pub enum AlgorithmProblem {
         /// The step.
         step: &'static str,
     },
+    /// The model has a step whose gradient is not computed (*unsupported*).
+    #[error(
+        "`{}` cannot learn its matrices on this model: gradients of {step} are not computed",
+        kvant_quant::rotation::NAME
+    )]
+    CannotLearnRotation {
+        /// The step.
+        step: &'static str,
+    },
     /// There is no forward pass for the model.
     #[error(transparent)]
     CannotRun(Box<ForwardError>),
@@ -379,6 +388,13 @@ impl Diagnostic for AlgorithmProblem {
             }
             AlgorithmProblem::NoGradients { .. } => {
                 vec![Remedy::setting("algorithm", format!("leave {} out of ‹algorithm›", kvant_quant::tuning::NAME))]
+            }
+            AlgorithmProblem::CannotLearnRotation { .. } => {
+                let text = format!(
+                    "leave steps out of `{}`, whose fixed matrices need no gradients",
+                    kvant_quant::rotation::NAME
+                );
+                vec![Remedy::setting("algorithm", text)]
             }
             AlgorithmProblem::CannotRun(problem) if problem.kind() != ErrorKind::Unsupported => {
                 Remedy::of_hint(problem.hint())

@@ -350,7 +350,8 @@ impl Plan {
     fn rotated_bytes(&self, threads: usize) -> u64 {
         let bytes = |layer: &PlannedLayer| layer.rows as u64 * layer.columns as u64 * size_of::<f32>() as u64;
         let largest = self.layers.iter().map(bytes).max().unwrap_or(0);
-        self.recipe.algorithms().rotation.map_or(0, |_| largest * (RotatedWeights::KEPT + threads) as u64)
+        let kept = |_| largest * (RotatedWeights::KEPT + threads) as u64;
+        self.recipe.algorithms().rotation.map_or(0, kept) + self.learned_rotation_bytes()
     }
 
     /// The bands in which a weight is worked on: all of it where a rounding wants to see it whole.

@@ -257,7 +257,8 @@ impl Plan {
 
     /// Returns whether data must be run through the model before the plan can be carried out.
     pub fn runs_data(&self) -> bool {
-        !self.blocks.is_empty() || !self.sites.is_empty() && self.recipe.statistics().is_none()
+        let observes = !self.sites.is_empty() && self.recipe.statistics().is_none();
+        !self.blocks.is_empty() || observes || self.recipe.algorithms().learned_rotation().is_some()
     }
 
     /// The rounding of a layer that the engine asks for all of it: one that needs no data, or whose Hessian is in a file. `None` for round

@@ -73,6 +73,33 @@ fn rtn_recipes_have_no_blocks_and_no_cost() {
 }
 
 #[test]
+fn learned_rotation_needs_data_and_the_gradient_of_the_model() {
+    let problem = |error: PlanError| match error {
+        PlanError::Algorithm { problem, .. } => problem,
+        other => panic!("{other}"),
+    };
+    let learned = with("int4:g32", "rotate:steps=100");
+    let without_data = plan_of(&llama_config(), &learned, false).unwrap_err();
+    assert!(matches!(problem(without_data), AlgorithmProblem::NoData));
+    let plan = plan_of(&llama_config(), &learned, true).unwrap();
+    assert!(plan.runs_data() && plan.blocks().is_empty());
+    let [cost, more] = ["rotate:steps=100", "rotate:steps=200"].map(|text| {
+        let plan = plan_of(&llama_config(), &with("int4:g32", text), true).unwrap();
+        plan.calibration_cost(SIZE, 2).unwrap()
+    });
+    assert!(cost.rotation > 0.0 && more.rotation > 1.5 * cost.rotation && more.peak_memory == cost.peak_memory);
+    let fixture = crate::support::Checkpoint::read("deepseek_v2_lite");
+    let dir = tempfile::tempdir().unwrap();
+    let tensors = fixture.tensors.iter().map(|meta| weight(&meta.name, Dtype::BF16, &meta.shape));
+    write(dir.path(), &fixture.config, &tensors.collect::<Vec<_>>());
+    let recipe = Recipe::resolve(&learned, &Settings::default()).unwrap().with_calibration(true);
+    let error = Plan::new(&Checkpoint::open(dir.path()).unwrap(), recipe).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.hint().unwrap().contains("leave steps out"), "{:?}", error.hint());
+    assert!(matches!(problem(error), AlgorithmProblem::CannotLearnRotation { step: "latent attention" }));
+}
+
+#[test]
 fn algorithms_are_part_of_the_fingerprint() {
     let fingerprint = |algorithms: &str| {
         let dir = tempfile::tempdir().unwrap();

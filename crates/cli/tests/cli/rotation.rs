@@ -69,7 +69,8 @@ fn rotated_inputs_of_down_projections_keep_the_function_and_are_read_back() {
         ("compressed-tensors", "rotate:size=32:down=on"),
     ] {
         let out = format!("{format} {algorithm}");
-        let run = ["quantize", "nano_llama", "-s", "int8:channel", "--algorithm", algorithm, "--format", format, "-o", &out];
+        let run =
+            ["quantize", "nano_llama", "-s", "int8:channel", "--algorithm", algorithm, "--format", format, "-o", &out];
         place.succeed(&run);
         let rotated = divergence(&place, &out);
         assert!(rotated < 2.0 * plain + 1e-5 && rotated != plain, "{out}: {rotated} {plain}");
@@ -115,7 +116,8 @@ fn rotated_inputs_are_refused_where_no_loader_computes_them() {
         assert!(error.contains("while the model runs") && error.contains("quark or compressed-tensors"), "{error}");
     }
     assert!(refused(&["--exclude", "*.1.mlp.down_proj"]).contains("model.layers.1.mlp.down_proj: stays float"));
-    let of_size = place.run(&["plan", "nano_llama", "-s", "int4:g32", "--algorithm", "rotate:stream=off:down=on:size=48"]);
+    let of_size =
+        place.run(&["plan", "nano_llama", "-s", "int4:g32", "--algorithm", "rotate:stream=off:down=on:size=48"]);
     assert!(of_size.stderr.contains("in groups of 48"), "{of_size:?}");
     let file = place.run(&["plan", "nano_llama", "-s", "Q4_K_M", "--algorithm", "rotate:down=on"]);
     assert!(file.code == Some(1) && file.stderr.contains("while the model runs"), "{file:?}");
@@ -124,11 +126,22 @@ fn rotated_inputs_are_refused_where_no_loader_computes_them() {
 #[test]
 fn rotations_of_quark_json_are_those_of_kvant() {
     let place = Place::new();
-    let quark = r#"{"name": "rotation", "r1": false, "r2": true, "r4": true, "rotation_size": 32, "scaling_layers": {}}"#;
+    let quark =
+        r#"{"name": "rotation", "r1": false, "r2": true, "r4": true, "rotation_size": 32, "scaling_layers": {}}"#;
     place.write("rotation.json", quark);
     place.write("r3.json", r#"{"name": "rotation", "r3": true}"#);
     let run = |algorithm: &str| {
-        place.run(&["plan", "nano_llama", "-s", "int8:channel", "--format", "quark", "--algorithm", algorithm, "--json"])
+        place.run(&[
+            "plan",
+            "nano_llama",
+            "-s",
+            "int8:channel",
+            "--format",
+            "quark",
+            "--algorithm",
+            algorithm,
+            "--json",
+        ])
     };
     let plan = run("rotation.json").json();
     assert_eq!(plan["recipe"]["algorithm"], serde_json::json!(["rotate:stream=off:down=on:size=32"]), "{plan}");
@@ -152,4 +165,47 @@ fn rotations_come_first_and_fit_the_channels() {
     let run =
         place.run(&["quantize", "codes", "-s", "int8:channel", "--requantize", "--algorithm", "rotate", "-o", "out"]);
     assert!(run.code == Some(1) && run.stderr.contains("is quantized already"), "{run:?}");
+}
+
+#[test]
+fn learned_rotation_is_recorded_planned_and_combined() {
+    let place = Place::new();
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(60));
+    let data = ["--calib", "text.txt", "--num-samples", "8", "--seq-len", "32"];
+    for (scheme, algorithm, out) in [
+        ("mxfp4", "rotate:size=32:steps=4", "nearest"),
+        ("nvfp4", "rotate:steps=3:stream=off", "static"),
+        ("int4:channel+int4:token!dynamic", "rotate:steps=3,qronos", "blocks"),
+    ] {
+        place.succeed(
+            &[&["quantize", "nano_llama", "-s", scheme, "--algorithm", algorithm, "-o", out], &data[..]].concat(),
+        );
+        let record = fs::read_to_string(place.path(&format!("{out}/calibration.json"))).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        let learned = &record["rotation"];
+        let matrices = if out == "static" { 4 } else { 5 };
+        assert_eq!(learned["matrices"], matrices, "{record}");
+        let [before, after] = ["loss_before", "loss_after"].map(|key| learned[key].as_f64().unwrap());
+        assert!(before > 0.0 && learned["used"].as_bool() == Some(after < before), "{learned}");
+        place.succeed(&["verify", out]);
+        assert!(divergence(&place, out) < 0.3, "{out}");
+        assert!(!place.path(&format!("{out}.partial.blocks")).exists(), "what was learned is cleared away");
+    }
+    let plan = ["plan", "nano_llama", "-s", "mxfp4", "--algorithm", "rotate:steps=100", "--json"];
+    let plan = place.succeed(&[&plan[..], &data].concat()).json();
+    assert!(plan["calibration"]["rotation"].as_f64().unwrap() > 1e9 && plan["needs_data"] == false, "{plan}");
+}
+
+#[test]
+fn learned_rotation_needs_data_and_schemes_with_scales_of_their_own() {
+    let place = Place::new();
+    place.write("text.txt", &"Every word counts, and the same word again. ".repeat(60));
+    let run = |scheme: &str, more: &[&str]| {
+        let run = ["quantize", "nano_llama", "-s", scheme, "--algorithm", "rotate:steps=2", "-o", "out"];
+        let run = place.run(&[&run[..], more].concat());
+        assert_ne!(run.code, Some(0), "{run:?}");
+        run.stderr
+    };
+    assert!(run("mxfp4", &[]).contains("needs calibration data"));
+    assert!(run("Q4_0", &["--calib", "text.txt"]).contains("GGUF"));
 }

@@ -14,14 +14,22 @@ pub struct Rewriting {
     /// config.json of the changed model.
     config: Value,
     replaced: Replaced,
+    /// What the spelling does not say.
+    parameters: Option<TensorFile>,
 }
 
 impl Checkpoint {
     /// The checkpoint with a change, by its spelling. `config` is that of the changed model, and `replaced` holds small tensors that take
-    /// the place of those of the same names.
-    pub fn with_rewriting(self, spelling: String, config: Value, replaced: TensorFile) -> Checkpoint {
+    /// the place of those of the same names. `parameters` are kept for whoever makes the change, where its spelling does not say all.
+    pub fn with_rewriting(
+        self,
+        spelling: String,
+        config: Value,
+        replaced: TensorFile,
+        parameters: Option<TensorFile>,
+    ) -> Checkpoint {
         let replaced = Replaced::of(replaced);
-        Checkpoint { rewriting: Some(Rewriting { spelling, config, replaced }), ..self }
+        Checkpoint { rewriting: Some(Rewriting { spelling, config, replaced, parameters }), ..self }
     }
 
     /// The checkpoint whose tensors of several matrices are seen as these by whoever reads weights, where their bytes cannot be divided
@@ -45,6 +53,11 @@ impl Checkpoint {
     /// The spelling of the change that is to be made to weights.
     pub fn rewriting(&self) -> Option<&str> {
         self.rewriting.as_ref().map(|rewriting| rewriting.spelling.as_str())
+    }
+
+    /// The parameters of the change, where its spelling does not say all.
+    pub fn rewriting_parameters(&self) -> Option<&TensorFile> {
+        self.rewriting.as_ref()?.parameters.as_ref()
     }
 
     /// A tensor as it is without the change.

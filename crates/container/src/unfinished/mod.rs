@@ -17,10 +17,10 @@ pub use given::state_of;
 pub use journal::{Entry, Found, Given, Input, Journal, Options, Written};
 pub use kept_results::KeptResults;
 pub use output_error::{Differing, OutputError};
-pub use own::{remove_results, remove_results_but_samples, remove_written};
+pub use own::{remove_results, remove_results_of_blocks, remove_written};
 pub use paths::{
-    Paths, blocks_beside, check_beside, checkpoint_beside, is_report, part_beside, paths_beside, rejection_report,
-    remove, samples_beside, statistics_beside,
+    Paths, blocks_beside, check_beside, checkpoint_beside, is_report, learned_rotation_beside, part_beside,
+    paths_beside, rejection_report, remove, samples_beside, statistics_beside,
 };
 pub use placing::Placing;
 pub use room::Room;

@@ -2,7 +2,7 @@
 //! treated as part of it.
 
 use super::output_error::OutputError;
-use super::paths::{Paths, SAMPLES};
+use super::paths::{Paths, ROTATION, SAMPLES};
 use crate::directory::{MissingFolder, names_below};
 use crate::manifest::MANIFEST_FILE;
 use crate::new_file::TEMPORARY;
@@ -55,12 +55,12 @@ pub fn remove_results(dir: &Path) -> io::Result<()> {
     remove_results_if(dir, |_| true)
 }
 
-/// The same, but keeps the samples that the model has written.
+/// The same, but keeps what was there before the first block: the samples that the model has written, and what was learned of a rotation.
 ///
 /// # Errors
 /// System errors.
-pub fn remove_results_but_samples(dir: &Path) -> io::Result<()> {
-    remove_results_if(dir, |name| !name.starts_with(SAMPLES))
+pub fn remove_results_of_blocks(dir: &Path) -> io::Result<()> {
+    remove_results_if(dir, |name| ![SAMPLES, ROTATION].iter().any(|kept| name.starts_with(kept)))
 }
 
 fn remove_results_if(dir: &Path, removes: impl Fn(&str) -> bool) -> io::Result<()> {
@@ -83,7 +83,7 @@ fn is_temporary(name: &str) -> bool {
 /// Returns whether a file is a result of a calibrated run: by its name, or by its first bytes.
 fn is_result(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let is_named = ["state.", "streams.", SAMPLES, TEMPORARY].iter().any(|own| name.starts_with(own));
+    let is_named = ["state.", "streams.", SAMPLES, ROTATION, TEMPORARY].iter().any(|own| name.starts_with(own));
     path.symlink_metadata().is_ok_and(|found| found.is_file())
         && (is_named || name.ends_with(".unfinished") || begins_as_result(path))
 }

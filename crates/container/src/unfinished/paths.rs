@@ -38,6 +38,14 @@ pub fn samples_beside(target: &Path) -> PathBuf {
     blocks_beside(target).join(format!("{SAMPLES}jsonl"))
 }
 
+/// Begins the name of what a run has learned of a rotation.
+pub(super) const ROTATION: &str = "rotation.";
+
+/// The file of what a run for the output `target` has learned of a rotation, among the results of a block-wise run.
+pub fn learned_rotation_beside(target: &Path) -> PathBuf {
+    blocks_beside(target).join(format!("{ROTATION}safetensors"))
+}
+
 /// The file in which a calibrated run of the output `target` keeps its statistics.
 pub fn statistics_beside(target: &Path) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_owned();

@@ -82,6 +82,11 @@ impl Algorithms {
         !self.transforms.is_empty() || self.see_inputs() || self.tuning.is_some()
     }
 
+    /// The rotation, where its matrices are learned from data.
+    pub fn learned_rotation(&self) -> Option<Rotate> {
+        self.rotation.filter(Rotate::learns)
+    }
+
     /// Returns whether what follows the transforms must know what layers read in the quantized model.
     pub fn see_inputs(&self) -> bool {
         self.rounding.needs() > Needs::Nothing || self.correction.is_some()
@@ -190,6 +195,7 @@ mod tests {
             "awq:tokens=64",
             "bias-correction",
             "awq,gptq,bias-correction:strength=0.5",
+            "rotate:size=32:steps=100:rate=0.25,qronos",
         ] {
             assert_eq!(text.parse::<Algorithms>().unwrap().to_string(), text);
         }

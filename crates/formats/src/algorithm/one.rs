@@ -142,6 +142,7 @@ impl Algorithm {
     /// The input statistics that it needs, in words.
     pub fn needs(&self) -> &'static str {
         match self {
+            Algorithm::Rotation(rotation) if rotation.learns() => "gradients of the whole model",
             Algorithm::Rotation(_) => "nothing",
             Algorithm::Transform(transform) => match transform.needs() {
                 transform::Needs::Maxima => "largest inputs",
@@ -161,6 +162,9 @@ impl Algorithm {
     /// Its cost besides a run of the calibration data through every block, in words.
     pub fn cost(&self) -> &'static str {
         match self {
+            Algorithm::Rotation(rotation) if rotation.learns() => {
+                "five runs of the whole model on a batch for each step"
+            }
             Algorithm::Rotation(_) => "a small matrix product for each weight, not even that run",
             Algorithm::Transform(transform) => match transform.needs() {
                 transform::Needs::Maxima => "little",
@@ -197,7 +201,11 @@ impl fmt::Display for Algorithm {
 fn unknown(place: &str, name: &str) -> RecipeError {
     if Algorithm::is_elsewhere(name) {
         let reason = format!("the algorithm {} is not supported", quoted(name));
-        return RecipeError::unsupported(place, reason, LIST);
+        let hint = match name.eq_ignore_ascii_case("spinquant") {
+            true => "use `rotate:steps=100`, which learns its matrices in the same way",
+            false => LIST,
+        };
+        return RecipeError::unsupported(place, reason, hint);
     }
     if name.eq_ignore_ascii_case(IMATRIX) {
         let hint = "ask for a GGUF file: ‹format› gguf, or a scheme such as Q4_K_M";

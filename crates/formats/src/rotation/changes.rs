@@ -1,16 +1,36 @@
 //! What a rotation changes in a model, tensor by tensor, found from its network alone.
 
-use super::MatrixPlace;
+use super::{LearnedRotations, MatrixPlace};
 use crate::import::InputRotations;
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{
     Consumer, ExpertsStorage, Input, Network, NormId, PairPath, ScaleSource, SmoothingPair, StreamObstacle, TensorMeta,
     expert_module,
 };
-use kvant_quant::rotation::{Rotate, Rotation};
-use kvant_weights::weight::{ImportedTensor, RotatedRows};
+use kvant_quant::rotation::{Rotate, Rotation, RotationPlace};
+use kvant_weights::weight::{ImportedTensor, PlacedRotation, RotatedRows};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// The rotation that is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'r> {
+    pub rotate: &'r Rotate,
+    /// What was learned of its matrices, if anything.
+    pub learned: Option<&'r LearnedRotations>,
+}
+
+impl Asked<'_> {
+    /// The rotation of a place, with what was learned of it.
+    fn placed(&self, place: RotationPlace, rotation: Rotation) -> Result<PlacedRotation, Refusal> {
+        let rotation = match self.learned {
+            None => Some(rotation),
+            Some(learned) => learned.get(place).and_then(|learned| rotation.followed_by(Arc::clone(learned))),
+        };
+        let wrong = || Refusal::new(format!("has a rotation `{place}` that the learned matrices do not fit"));
+        Ok(PlacedRotation { place, rotation: Arc::new(rotation.ok_or_else(wrong)?) })
+    }
+}
 
 /// The reason that a model cannot be rotated, and the tensor that is concerned.
 pub(super) struct Refusal {
@@ -40,7 +60,7 @@ pub(super) struct WeightChange {
     pub place: MatrixPlace,
     /// The norm whose weights it takes over.
     pub norm: Option<NormId>,
-    pub inputs: Option<Arc<Rotation>>,
+    pub inputs: Option<PlacedRotation>,
     pub outputs: Option<RotatedRows>,
 }
 
@@ -55,7 +75,7 @@ pub(super) struct Changes {
     /// Whether the head needs a separate weight.
     pub separate_head: bool,
     /// The rotation of the residual stream.
-    stream: Option<Arc<Rotation>>,
+    stream: Option<PlacedRotation>,
     /// Channels of the residual stream.
     pub channels: usize,
     table: Option<usize>,
@@ -67,7 +87,7 @@ pub(super) struct SeparateHead {
     pub name: String,
     pub table: usize,
     pub norm: Option<NormId>,
-    pub rotation: Arc<Rotation>,
+    pub rotation: PlacedRotation,
 }
 
 /// A weight, and the bias with it.
@@ -86,7 +106,7 @@ impl Changes {
     pub fn of(
         network: &Network,
         metas: &[TensorMeta],
-        rotate: &Rotate,
+        asked: Asked<'_>,
         config: &ModelConfig,
     ) -> Result<Changes, Refusal> {
         let mut changes = Changes {
@@ -100,16 +120,16 @@ impl Changes {
             table: None,
             last_norm: None,
         };
-        if rotate.stream {
-            changes.add_stream(network, metas, rotate, config).map_err(Refusal::of_stream)?;
+        if asked.rotate.stream {
+            changes.add_stream(network, metas, asked, config).map_err(Refusal::of_stream)?;
         }
-        if rotate.heads {
-            for path in network.value_paths() {
-                changes.add_values(network, &path, rotate)?;
+        if asked.rotate.heads {
+            for (number, path) in network.value_paths().iter().enumerate() {
+                changes.add_values(network, (RotationPlace::Values(number), path), asked)?;
             }
         }
-        if rotate.down {
-            changes.add_down(network, rotate)?;
+        if asked.rotate.down {
+            changes.add_down(network, asked.rotate)?;
         }
         match changes.weights.is_empty() {
             true => Err(Refusal::new("nothing in it can be rotated with these options")),
@@ -119,9 +139,8 @@ impl Changes {
 
     /// A vector of the residual stream, rotated.
     pub fn rotate_stream(&self, mut vector: Vec<f64>) -> Vec<f64> {
-        if let Some(rotation) = &self.stream {
-            let mut scratch = Vec::new();
-            vector.chunks_exact_mut(rotation.channels()).for_each(|part| rotation.apply(part, &mut scratch));
+        if let Some(stream) = &self.stream {
+            stream.rotation.apply(&mut vector, &mut Vec::new());
         }
         vector
     }
@@ -138,7 +157,7 @@ impl Changes {
         &mut self,
         network: &Network,
         metas: &[TensorMeta],
-        rotate: &Rotate,
+        asked: Asked<'_>,
         config: &ModelConfig,
     ) -> Result<(), Refusal> {
         if network.family().is_some_and(|family| family.encoder.is_some()) {
@@ -156,37 +175,34 @@ impl Changes {
         let [_, channels] = *metas[table].shape.as_slice() else {
             return Err(Refusal::of(table, "is not a matrix"));
         };
+        let rotate = asked.rotate;
         let rotation = rotate.of_stream(channels, stream.subtracts_mean).ok_or_else(|| {
             let groups = if rotate.size == 0 { String::new() } else { format!(" in groups of {}", rotate.size) };
             Refusal::new(format!(
                 "has {channels} channels in its residual stream, for which there is no rotation{groups}"
             ))
         })?;
-        let rotation = Arc::new(rotation);
+        let rotation = asked.placed(RotationPlace::Stream, rotation)?;
         self.channels = channels;
-        self.stream = Some(Arc::clone(&rotation));
+        self.stream = Some(rotation.clone());
         if network.is_tied() && network.head().is_some() {
             return Err(Refusal::new("shares the embeddings with its head, but has a tensor for the head as well"));
         }
         self.separate_head = network.is_tied();
         self.norms.extend(stream.readers.iter().filter_map(|(_, norm)| *norm).chain(stream.last_norm));
         for table in stream.embedding.into_iter().chain(stream.positions) {
-            let change = WeightChange {
-                place: MatrixPlace::WHOLE,
-                norm: None,
-                inputs: Some(Arc::clone(&rotation)),
-                outputs: None,
-            };
+            let change =
+                WeightChange { place: MatrixPlace::WHOLE, norm: None, inputs: Some(rotation.clone()), outputs: None };
             self.weights.insert(table, change);
         }
         for (consumer, norm) in &stream.readers {
             let layer = layer(network, *consumer)?;
             let change = self.change(&layer);
-            (change.norm, change.inputs) = (*norm, Some(Arc::clone(&rotation)));
+            (change.norm, change.inputs) = (*norm, Some(rotation.clone()));
         }
         for consumer in &stream.writers {
             let layer = layer(network, *consumer)?;
-            let outputs = |rows: Vec<_>| RotatedRows { rows, rotation: Arc::clone(&rotation) };
+            let outputs = |rows: Vec<_>| RotatedRows { rows, by: rotation.clone() };
             self.change(&layer).outputs = Some(outputs(std::iter::once(0..layer.rows).collect()));
             if let Some(bias) = layer.bias {
                 let experts = (0..layer.place.count).map(|expert| expert * layer.rows..(expert + 1) * layer.rows);
@@ -196,21 +212,25 @@ impl Changes {
         Ok(())
     }
 
-    fn add_values(&mut self, network: &Network, path: &SmoothingPair, rotate: &Rotate) -> Result<(), Refusal> {
+    fn add_values(
+        &mut self,
+        network: &Network,
+        (place, path): (RotationPlace, &SmoothingPair),
+        asked: Asked<'_>,
+    ) -> Result<(), Refusal> {
         let (ScaleSource::Linear { linear, rows }, PairPath::Heads { head_dim, .. }) = (&path.from, path.through)
         else {
             return Ok(());
         };
-        let rotation = rotate.of_values(head_dim).map(Arc::new);
-        let rotation = rotation
-            .ok_or_else(|| Refusal::new(format!("has heads of {head_dim} values, for which there is no rotation")))?;
+        let missing = || Refusal::new(format!("has heads of {head_dim} values, for which there is no rotation"));
+        let rotation = asked.placed(place, asked.rotate.of_values(head_dim).ok_or_else(missing)?)?;
         let values = layer(network, Consumer::Linear(*linear))?;
-        let outputs = RotatedRows { rows: rows.clone(), rotation: Arc::clone(&rotation) };
+        let outputs = RotatedRows { rows: rows.clone(), by: rotation.clone() };
         self.change(&values).outputs = Some(outputs.clone());
         self.biases.extend(values.bias.map(|bias| (bias, outputs)));
         for consumer in &path.into {
             let output = layer(network, *consumer)?;
-            self.change(&output).inputs = Some(Arc::clone(&rotation));
+            self.change(&output).inputs = Some(rotation.clone());
         }
         Ok(())
     }
@@ -238,7 +258,8 @@ impl Changes {
         })?;
         for (consumer, _) in all {
             let layer = layer(network, consumer)?;
-            self.change(&layer).inputs = Some(Arc::clone(&rotation));
+            let place = RotationPlace::Down;
+            self.change(&layer).inputs = Some(PlacedRotation { place, rotation: Arc::clone(&rotation) });
             let modules = match consumer {
                 Consumer::Linear(id) => vec![network.linear(id).module.clone()],
                 Consumer::Experts(id) => {

@@ -7,14 +7,16 @@
 //!
 //! The values of attention are rotated in each head by `V`: their rows become `V' W`, and the output projection `W V`.
 //! Down projections may become `W H` as well, with a Hadamard matrix by which the forward pass rotates their inputs (R4).
-//! Which layers these are, is derived in [`kvant_model::network::ResidualStream`].
+//! Which layers these are, is derived in [`kvant_model::network::ResidualStream`]. Matrices may be learned ([`LearnedRotations`]); how, is not
+//! known here.
 
 mod changes;
+mod learned;
 
 use crate::algorithm::Algorithms;
 use crate::import::InputRotations;
 use crate::lora::source_of;
-use changes::{Changes, Refusal};
+use changes::{Asked, Changes, Refusal};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
 use kvant_model::family::Orientation;
 use kvant_model::model_config::{ModelConfig, untie};
@@ -25,6 +27,8 @@ use kvant_quant::counts::number;
 use kvant_quant::rotation::Rotate;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ScaleEncoding, encode};
+pub use learned::{LearnedRotations, blocks_of_tensor, blocks_to_tensor};
+
 use kvant_weights::weight::{
     ImportedTensor, MergedBase, MergedMatrix, PackedMatrix, RotatedWeights, Stored, StoredBytes, WeightMatrix,
     WeightRotation,
@@ -45,13 +49,15 @@ const LARGE: f32 = 32.0;
 /// config.json of the rotated model, and its norms and biases, after all that is refused has been. `tensors` are those of the model.
 ///
 /// # Errors
-/// *Unsupported* for models whose function a rotation would change, and for weights that are quantized already.
+/// *Unsupported* for models whose function a rotation would change, and for weights that are quantized already; *invalid* for matrices that
+/// were not learned of this model.
 pub(crate) fn checked(
     model: &Checkpoint,
     rotate: &Rotate,
+    learned: Option<&LearnedRotations>,
     tensors: &[ImportedTensor<'_>],
 ) -> Result<(Value, TensorFile), ImportError> {
-    let rotation = ModelRotation::of(model, rotate, tensors)?;
+    let rotation = ModelRotation::of(model, Asked { rotate, learned }, tensors)?;
     let mut config = model.config()?.unwrap_or_default();
     if rotation.changes.separate_head {
         untie(&mut config);
@@ -100,7 +106,8 @@ pub(crate) fn apply<'a>(
 ) -> Result<InputRotations, ImportError> {
     let algorithms: Algorithms = spelling.parse()?;
     let Some(rotate) = algorithms.rotation else { return Ok(InputRotations::new()) };
-    let rotation = ModelRotation::of(checkpoint, &rotate, tensors)?;
+    let learned = checkpoint.rewriting_parameters().map(LearnedRotations::of_file).transpose()?;
+    let rotation = ModelRotation::of(checkpoint, Asked { rotate: &rotate, learned: learned.as_ref() }, tensors)?;
     rotation.apply(checkpoint, tensors)?;
     Ok(rotation.changes.inputs)
 }
@@ -114,7 +121,7 @@ struct ModelRotation {
 impl ModelRotation {
     fn of(
         checkpoint: &Checkpoint,
-        rotate: &Rotate,
+        asked: Asked<'_>,
         tensors: &[ImportedTensor<'_>],
     ) -> Result<ModelRotation, ImportError> {
         let config = checkpoint.config()?.map(|json| ModelConfig::from_json(&json)).transpose();
@@ -124,10 +131,10 @@ impl ModelRotation {
         let network = Network::recognise(&config, &metas);
         let refused = |refusal: Refusal| {
             let place = refusal.tensor.map_or("the model", |tensor| metas[tensor].name.as_str());
-            let values_alone = refusal.of_stream && rotate.heads && !network.value_paths().is_empty();
+            let values_alone = refusal.of_stream && asked.rotate.heads && !network.value_paths().is_empty();
             ImportError::unsupported(place, refusal.reason, if values_alone { VALUES_ALONE } else { HINT })
         };
-        let changes = Changes::of(&network, &metas, rotate, &config).map_err(refused)?;
+        let changes = Changes::of(&network, &metas, asked, &config).map_err(refused)?;
         Ok(ModelRotation { network, changes })
     }
 
@@ -171,8 +178,8 @@ impl ModelRotation {
             let mut scratch = Vec::new();
             for range in &rows.rows {
                 all[range.clone()]
-                    .chunks_exact_mut(rows.rotation.channels())
-                    .for_each(|part| rows.rotation.apply(part, &mut scratch));
+                    .chunks_exact_mut(rows.channels())
+                    .for_each(|part| rows.by.rotation.apply(part, &mut scratch));
             }
             add(*bias, all)?;
         }
@@ -200,7 +207,7 @@ impl ModelRotation {
         let head = self.changes.head_of(&self.network, tensors);
         let head = head.map(|head| -> Result<_, ImportError> {
             let rotation =
-                WeightRotation { gains: gains(&head.norm), inputs: Some(Arc::clone(&head.rotation)), outputs: None };
+                WeightRotation { gains: gains(&head.norm), inputs: Some(head.rotation.clone()), outputs: None };
             let rotated = Rotated { place: &MatrixPlace::WHOLE, rotation: &rotation, kept: &kept, is_new: true };
             let stored = rotated.stored(&tensors[head.table])?;
             Ok(ImportedTensor { meta: TensorMeta { name: head.name, ..tensors[head.table].meta.clone() }, stored })

@@ -13,10 +13,12 @@ use kvant_checkpoint::plan::{Plan, PlanError};
 use kvant_checkpoint::recipe::{NamedScheme, Recipe, Settings};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_formats::format::{FormatHandle, OutputFormat};
+use kvant_formats::rotation::LearnedRotations;
 use kvant_formats::verify::inherited_warnings;
 use kvant_formats::{rotated, separate_head};
 use kvant_forward::forward::Decoder;
 use kvant_onnx::preset::Preset;
+use kvant_quant::rotation::Rotate;
 
 /// Applies what the recipe file says of the flow: a format other than a checkpoint, and a file of statistics, count as if the job itself
 /// had named them.
@@ -291,10 +293,7 @@ fn plan_for(
     let statistics = resolve::statistics(job)?;
     let recipe = recipe(job, format, also)?.with_calibration(calibrated).with_statistics(statistics);
     refuse_online_rotation(job, &recipe)?;
-    let checkpoint = separate_head::open(job.source.open_in(recipe.format())?, |head| {
-        recipe.asks_for(head.module, head.network.linears().iter().map(|linear| linear.module.as_str()))
-    })?;
-    let checkpoint = rotated::open(checkpoint, recipe.algorithms().rotation)?;
+    let checkpoint = rotated::open(open_source(job, &recipe)?, recipe.algorithms().rotation)?;
     let plan = Plan::new(&checkpoint, recipe).map_err(|error| match error {
         // The intermediate checkpoint of a file or a graph is nothing that the user has asked for.
         PlanError::ExcludedCodes { layers, reason, .. } if !job.sinks.keeps_checkpoint() => {
@@ -316,6 +315,21 @@ fn refuse_online_rotation(job: &Job, recipe: &Recipe) -> Result<(), Error> {
     let formats = FormatHandle::of_rotations().join(" or ");
     let hint = format!("leave down=on out, or use ‹format› {formats} alone");
     Err(Error::new(ErrorKind::Unsupported, message).with_hint(Some(hint)))
+}
+
+/// The source as a recipe reads it, before it is rotated.
+fn open_source(job: &Job, recipe: &Recipe) -> Result<Checkpoint, Error> {
+    Ok(separate_head::open(job.source.open_in(recipe.format())?, |head| {
+        recipe.asks_for(head.module, head.network.linears().iter().map(|linear| linear.module.as_str()))
+    })?)
+}
+
+/// The source of a plan, rotated by learned matrices.
+///
+/// # Errors
+/// Those of opening it.
+pub fn learned_source(job: &Job, plan: &Plan, rotate: Rotate, learned: &LearnedRotations) -> Result<Checkpoint, Error> {
+    Ok(rotated::open_learned(open_source(job, plan.recipe())?, rotate, learned)?)
 }
 
 fn recipe(job: &Job, format: Option<OutputFormat>, also: &[OutputFormat]) -> Result<Recipe, Error> {

@@ -4,7 +4,7 @@ use super::outputs::{Delivered, Output as Made, Outputs};
 use super::plan::Cost;
 use super::planning::{self, Planned};
 use super::{warnings, worker};
-use crate::calibration::{Calibration, clear_away};
+use crate::calibration::{Calibration, LearnedOnData, clear_away};
 use crate::card::{CardRequest, CardSource, CardedPlan, Made as CardMade};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
@@ -17,6 +17,7 @@ use crate::{delivery, gguf, loading, paths, remote};
 use kvant_checkpoint::blockwise::BlockwiseReport;
 use kvant_checkpoint::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
 use kvant_checkpoint::finite;
+use kvant_checkpoint::learned_rotation::RotationReport;
 use kvant_checkpoint::plan::{CalibratedPlan, Plan};
 use kvant_checkpoint::weight_histograms::{WeightHistogram, weight_histograms};
 use kvant_container::Checkpoint;
@@ -55,20 +56,23 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     }
     let claim = outputs.claim()?;
     let gate = Gate::open(job, &checkpoint, target, calibrates, reporter)?;
-    let calibration = Calibration { job, checkpoint: &checkpoint, target };
+    let (rotated, learned) = with_learned_rotation(job, &checkpoint, &plan, target, reporter)?.unzip();
+    let checkpoint = rotated.as_ref().unwrap_or(&checkpoint);
+    let rotation = learned.as_ref().map(|learned| learned.report.clone());
+    let calibration = Calibration { job, checkpoint, target };
     let run = Run {
         job,
         target,
         outputs: &outputs,
-        checkpoint: &checkpoint,
+        checkpoint,
         calibration,
         gate: gate.as_ref(),
         card: card.as_ref(),
         reporter,
     };
     let work = match plan.blocks().is_empty() {
-        true => run.band_by_band(plan, claim),
-        false => run.block_by_block(plan, claim),
+        true => run.band_by_band(plan, learned, claim),
+        false => run.block_by_block(plan, learned, claim),
     };
     let keeps_all_values = !job.sinks.wants_gguf() && !job.sinks.wants_graph();
     let work = work.map_err(|error| if keeps_all_values { error } else { error.without_keeping_layers() });
@@ -76,14 +80,29 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let shows_weights = job.sinks.page.is_some() && !checkpoint.is_supplied();
     let weights = shows_weights.then_some(()).and_then(|()| {
         // The result is complete: it is not lost because its report lacks a part.
-        let found = histograms(job, &plan, &checkpoint, output.path());
+        let found = histograms(job, &plan, checkpoint, output.path());
         found.map_err(|error| reporter.note(&format!("the report does not show weights: {}", error.message))).ok()
     });
     let recipe = recipe_json(&plan);
     let card = card.as_ref().map(|source| card_of(job, source, &recipe, &plan));
     let delivered = outputs.deliver(&plan, output, card, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
-    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, measured, weights, time: begun.elapsed() }))
+    let time = begun.elapsed();
+    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, rotation, measured, weights, time }))
+}
+
+/// The source of a plan, rotated by what is learned of its rotation, with the data; `None` where nothing is to be learned.
+fn with_learned_rotation(
+    job: &Job,
+    checkpoint: &Checkpoint,
+    plan: &Plan,
+    target: &Path,
+    reporter: &Reporter<'_>,
+) -> Result<Option<(Checkpoint, LearnedOnData)>, Error> {
+    let Some(rotate) = plan.recipe().algorithms().learned_rotation() else { return Ok(None) };
+    let calibration = Calibration { job, checkpoint, target };
+    let (learned, on_data) = calibration.learn_rotation(plan, rotate, reporter)?;
+    Ok(Some((planning::learned_source(job, plan, rotate, &learned.rotations)?, on_data)))
 }
 
 /// The most layers that a report shows the weights of.
@@ -137,11 +156,12 @@ struct Run<'a, 'e> {
 
 impl Run<'_, '_> {
     /// Rounds to nearest; where activations have static scales, those are found before.
-    fn band_by_band(&self, plan: Plan, claim: Claim) -> Result<QuantizeWork, Error> {
-        let plan = match plan.needs_calibration() {
-            true if !plan.runs_data() => self.calibration.complete_from_file(plan, self.reporter)?,
-            true => self.calibration.complete(plan, self.reporter)?,
-            false => plan.without_calibration()?,
+    fn band_by_band(&self, plan: Plan, learned: Option<LearnedOnData>, claim: Claim) -> Result<QuantizeWork, Error> {
+        let plan = match (plan.needs_calibration(), learned) {
+            (true, _) if !plan.runs_data() => self.calibration.complete_from_file(plan, self.reporter)?,
+            (true, learned) => self.calibration.complete(plan, learned, self.reporter)?,
+            (false, Some(learned)) => self.calibration.plan_with_rotation(plan, &learned)?,
+            (false, None) => plan.without_calibration()?,
         };
         let output = match self.begin(&plan, claim)? {
             Start::Working(output) => output,
@@ -151,16 +171,17 @@ impl Run<'_, '_> {
     }
 
     /// Runs the recipe's algorithms block by block, then the remaining work.
-    fn block_by_block(&self, plan: Plan, claim: Claim) -> Result<QuantizeWork, Error> {
+    fn block_by_block(&self, plan: Plan, learned: Option<LearnedOnData>, claim: Claim) -> Result<QuantizeWork, Error> {
         let mut decoder = Decoder::open_any(self.checkpoint)?;
         let held_out = Options::tenth(self.job.data.num_samples);
-        let loaded = self.calibration.load_any(&mut decoder, held_out, self.reporter)?;
+        let (loaded, rotation) = self.calibration.load_again(&mut decoder, held_out, learned, self.reporter)?;
         let plan = self.calibration.plan_for(plan, &loaded);
         let output = match self.begin(&plan, claim)? {
             Start::Working(output) => output,
             Start::Finished(output) => return self.finished(plan.finished(), output),
         };
-        match self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, self.reporter) {
+        let made = self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, rotation.as_ref(), self.reporter);
+        match made {
             Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks)),
             Err(error) => {
                 // No rerun could finish with such a model; but zeros from lost bytes are not the model's.
@@ -237,6 +258,8 @@ pub struct CheckpointReport {
     pub done: Done,
     /// The results of algorithms, layer by layer.
     pub blocks: Option<BlockwiseReport>,
+    /// How its rotation was learned, if it was.
+    pub rotation: Option<RotationReport>,
     /// The measured distance of the output from its source, if any.
     pub measured: Option<Value>,
     /// The weights of layers before and after, if there is a report for people to show them.

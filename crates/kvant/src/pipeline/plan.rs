@@ -180,7 +180,7 @@ fn refuse_calibration(job: &Job, component: &PipelineComponent, given: Option<&G
     let recipe = Recipe::resolve(&line, &file)?.with_statistics(resolve::statistics(job)?);
     let algorithms = recipe.algorithms();
     let what = match recipe.default_choice().scheme() {
-        _ if algorithms.need_data() && !recipe.rounds_with_statistics() => {
+        _ if algorithms.learned_rotation().is_some() || algorithms.need_data() && !recipe.rounds_with_statistics() => {
             format!("{algorithms}: it needs calibration data")
         }
         Some(scheme) if scheme.needs_calibration() && job.recipe.statistics.is_none() => {

@@ -187,6 +187,7 @@ pub(super) fn cost_lines(planned: &CheckpointPlan) -> Vec<Line> {
         ("trials of scales", cost.search),
         ("Hessians", cost.hessians),
         ("factors and codes", cost.rounding),
+        ("learning a rotation", cost.rotation),
     ];
     let share = |(name, operations): &(&str, f64)| format!("{name} {:.0} %", 100.0 * operations / cost.operations());
     let shares: Vec<String> = shares.iter().filter(|(_, operations)| *operations > 0.0).map(share).collect();

@@ -9,6 +9,7 @@ use crate::loading;
 use crate::report::Report;
 use crate::text::counts::{self, Line};
 use crate::text::size;
+use kvant_checkpoint::learned_rotation::RotationReport;
 use kvant_formats::format::OutputFormat;
 use kvant_quant::scheme::EVALUATION_ONLY;
 use serde_json::Value;
@@ -73,6 +74,7 @@ fn checkpoint(report: &CheckpointReport) -> Vec<Section> {
     let is_evaluated = report.plan.layers().iter().any(|layer| layer.scheme.weight.is_for_evaluation_only());
     let tail = [("time", size::duration(report.time))].into_iter();
     let tail = tail.chain(is_evaluated.then(|| ("use", format!("{EVALUATION_ONLY} but as floats"))));
+    let tail = tail.chain(report.rotation.as_ref().map(rotation_line));
     let tail = tail.chain(report.measured.as_ref().map(quality_line));
     if report.delivered.also.is_empty() {
         let made = &report.delivered.main;
@@ -108,6 +110,16 @@ fn gguf(report: &GgufReport) -> Section {
     ];
     let lines = lines.into_iter().chain(report.measured.as_ref().map(quality_line));
     with_loaders(lines, &plan.loaders(), &report.output)
+}
+
+/// What learning a rotation has gained.
+fn rotation_line(report: &RotationReport) -> Line {
+    let RotationReport { steps, loss_before, loss_after, held_out, .. } = report;
+    let data = if *held_out { "held-out data" } else { "the calibration data" };
+    let text = format!(
+        "KL divergence of the rounded model {loss_before:.5} before and {loss_after:.5} nats after {steps} steps, on {data}"
+    );
+    ("rotation", text)
 }
 
 /// The distance of a result from its source.

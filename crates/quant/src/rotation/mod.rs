@@ -10,18 +10,25 @@
 //! * [`Rotation::sylvester`]: the Hadamard matrix that engines compute while a model runs, without signs. It is its own inverse.
 //! * [`Rotation::of_matrix`]: the matrix of a checkpoint.
 //!
-//! All but the last are a Kronecker product of small matrices, never stored as a whole: a vector of `n` channels takes `n` times the sum of
-//! their sizes. Sources: Ashkboos et al., QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs, arXiv 2404.00456; Paley, On
-//! Orthogonal Matrices, 1933.
+//! The first three are Kronecker products of small matrices, never stored as a whole: a vector of `n` channels takes `n` times the sum of
+//! their sizes. A [`BlockDiagonal`] that is learned ([`RotationDescent`]) may follow one. Sources: Ashkboos et al., QuaRot:
+//! Outlier-Free 4-Bit Inference in Rotated LLMs, arXiv 2404.00456; Paley, On Orthogonal Matrices, 1933.
 
+mod block_diagonal;
+mod descent;
 mod factor;
 mod hadamard;
 mod orthogonal;
+mod place;
 mod rotate;
 
+pub use block_diagonal::BlockDiagonal;
+pub use descent::{DescentState, RotationDescent};
+pub use place::{RotationPlace, UnknownRotationPlace};
 pub use rotate::{NAME, Rotate, row};
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::random::SplitMix64;
 use factor::Factor;
@@ -30,6 +37,8 @@ use orthogonal::{flattest_mean_keeping, random_orthogonal};
 
 /// The largest matrix made for channel counts without a better one: its cost is cubic.
 const LARGEST: usize = 1024;
+/// The name of rotations that keep the mean.
+const MEAN_KEEPING: &str = "mean-keeping";
 /// More channels than this no model has.
 const MOST: usize = 1 << 20;
 
@@ -40,6 +49,8 @@ pub struct Rotation {
     order: Vec<usize>,
     signs: Vec<f64>,
     factors: Vec<Factor>,
+    /// A matrix behind them, each of whose groups of channels they rotate.
+    learned: Option<Arc<BlockDiagonal>>,
 }
 
 impl Rotation {
@@ -59,7 +70,7 @@ impl Rotation {
             None => (0, Some(random_orthogonal(odd, &mut random)), "orthogonal"),
         };
         let factors = first.into_iter().chain((taken..twos).map(|_| hadamard_of_two())).collect();
-        Some(Self { name, order: (0..channels).collect(), signs, factors })
+        Some(Self { name, order: (0..channels).collect(), signs, factors, learned: None })
     }
 
     /// A random order and a matrix that keeps the mean over the channels. The regular Hadamard matrix of order four, each of
@@ -80,7 +91,18 @@ impl Rotation {
         };
         let four = Factor::of(4, |row, column| if row == column { -0.5 } else { 0.5 });
         let factors = first.into_iter().chain((0..fours).map(|_| four.clone())).collect();
-        Some(Self { name: "mean-keeping", order, signs: vec![1.0; channels], factors })
+        Some(Self { name: MEAN_KEEPING, order, signs: vec![1.0; channels], factors, learned: None })
+    }
+
+    /// The same rotation of each group of channels, followed by a learned matrix of all; `None` where groups do not divide its channels.
+    pub fn followed_by(self, learned: Arc<BlockDiagonal>) -> Option<Self> {
+        let fits = learned.channels().is_multiple_of(self.order.len());
+        fits.then_some(Self { learned: Some(learned), ..self })
+    }
+
+    /// Returns whether it leaves the mean over its channels as it is.
+    pub fn keeps_mean(&self) -> bool {
+        self.name == MEAN_KEEPING
     }
 
     /// Sylvester's Hadamard matrix, divided by the root of its order: `(-1)^k / sqrt(n)`, where `k` is the number of ones that the binary
@@ -90,7 +112,13 @@ impl Rotation {
             return None;
         }
         let factors = (0..channels.trailing_zeros()).map(|_| hadamard_of_two()).collect();
-        Some(Self { name: "Hadamard", order: (0..channels).collect(), signs: vec![1.0; channels], factors })
+        Some(Self {
+            name: "Hadamard",
+            order: (0..channels).collect(),
+            signs: vec![1.0; channels],
+            factors,
+            learned: None,
+        })
     }
 
     /// A square matrix, row by row; `None` where the number of values is not the square of that of channels. What it is as a product with
@@ -104,7 +132,13 @@ impl Rotation {
             (first, twos) = (rest, twos + 1);
         }
         let factors = std::iter::once(first).chain((0..twos).map(|_| hadamard_of_two())).collect();
-        Some(Self { name: "matrix", order: (0..channels).collect(), signs: vec![1.0; channels], factors })
+        Some(Self {
+            name: "matrix",
+            order: (0..channels).collect(),
+            signs: vec![1.0; channels],
+            factors,
+            learned: None,
+        })
     }
 
     /// Returns whether it is [`Rotation::sylvester`].
@@ -114,12 +148,15 @@ impl Rotation {
 
     /// Number of channels.
     pub fn channels(&self) -> usize {
-        self.order.len()
+        self.learned.as_ref().map_or(self.order.len(), |learned| learned.channels())
     }
 
-    /// Multiplies a vector of all channels. `scratch` may hold anything.
-    pub fn apply(&self, vector: &mut [f64], scratch: &mut Vec<f64>) {
-        self.apply_side_by_side(vector, 1, scratch);
+    /// Multiplies vectors of all channels, which follow one another. `scratch` may hold anything.
+    pub fn apply(&self, vectors: &mut [f64], scratch: &mut Vec<f64>) {
+        vectors.chunks_exact_mut(self.order.len()).for_each(|vector| self.apply_fixed(vector, 1, scratch));
+        if let Some(learned) = &self.learned {
+            learned.apply_to_rows(vectors, scratch);
+        }
     }
 
     /// Multiplies a vector of all channels by the transposed matrix: the inverse of an orthogonal one. `scratch` may hold anything.
@@ -138,6 +175,18 @@ impl Rotation {
 
     /// Multiplies so many vectors at once, whose elements of one channel stand side by side.
     pub fn apply_side_by_side(&self, vectors: &mut [f64], count: usize, scratch: &mut Vec<f64>) {
+        if count == 0 {
+            return;
+        }
+        let groups = vectors.chunks_exact_mut(self.order.len() * count);
+        groups.for_each(|group| self.apply_fixed(group, count, scratch));
+        if let Some(learned) = &self.learned {
+            learned.apply_side_by_side(vectors, count, scratch);
+        }
+    }
+
+    /// The same of the channels of one group, without what was learned.
+    fn apply_fixed(&self, vectors: &mut [f64], count: usize, scratch: &mut Vec<f64>) {
         scratch.clear();
         for (&from, sign) in self.order.iter().zip(&self.signs) {
             scratch.extend(vectors[from * count..][..count].iter().map(|value| value * sign));
@@ -160,8 +209,14 @@ impl fmt::Display for Rotation {
     /// The kind, and the orders of its factors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let orders: Vec<String> = self.factors.iter().map(|factor| factor.size().to_string()).collect();
-        write!(f, "{} {}", self.name, orders.join(" x "))
+        let learned = if self.learned.is_some() { ", learned" } else { "" };
+        write!(f, "{} {}{learned}", self.name, orders.join(" x "))
     }
+}
+
+/// The largest difference of two lists of numbers, element by element.
+fn apart(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -275,6 +330,37 @@ mod tests {
             rotation.apply_transposed(&mut vector, &mut scratch);
             assert!(vector.iter().zip(&before).all(|(a, b)| (a - b).abs() < 1e-9), "{rotation}");
         }
+    }
+
+    #[test]
+    fn learned_matrix_follows_the_rotation_of_each_group() {
+        let (channels, size, groups) = (12, 4, 3);
+        let mut learned = RotationDescent::new(BlockDiagonal::identity(channels, size).unwrap(), false);
+        let gradient = |group: usize| (0..size * size).map(|i| ((i * 7 + group) % 5) as f64).collect();
+        learned.step(&(0..groups).map(gradient).collect::<Vec<_>>(), 0.5);
+        let fixed = Rotation::hadamard(size, 3).unwrap();
+        let rotation = fixed.clone().followed_by(Arc::new(learned.matrix().clone())).unwrap();
+        assert_eq!((rotation.channels(), rotation.to_string().as_str()), (channels, "Hadamard 2 x 2, learned"));
+        assert!(is_orthogonal(&dense(&rotation)));
+        let vectors: Vec<f64> = (0..2 * channels).map(|i| (i * i % 17) as f64 - 5.0).collect();
+        let mut expected = vectors.clone();
+        expected.chunks_mut(size).for_each(|group| fixed.apply(group, &mut Vec::new()));
+        for (at, group) in expected.chunks_mut(size).enumerate() {
+            let block = &learned.matrix().blocks()[at % groups];
+            let before = group.to_vec();
+            for (column, out) in group.iter_mut().enumerate() {
+                *out = before.iter().zip(block.iter().skip(column).step_by(size)).map(|(x, b)| x * b).sum();
+            }
+        }
+        let mut found = vectors.clone();
+        rotation.apply(&mut found, &mut Vec::new());
+        assert!(apart(&found, &expected) < 1e-12);
+        let mut side_by_side: Vec<f64> = (0..channels).flat_map(|i| [vectors[i], vectors[channels + i]]).collect();
+        rotation.apply_side_by_side(&mut side_by_side, 2, &mut Vec::new());
+        let back: Vec<f64> = (0..2 * channels).map(|i| side_by_side[i % channels * 2 + i / channels]).collect();
+        assert!(apart(&back, &expected) < 1e-12);
+        let other = Arc::new(BlockDiagonal::identity(10, 5).unwrap());
+        assert!(fixed.followed_by(other).is_none());
     }
 
     #[test]

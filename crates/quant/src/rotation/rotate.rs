@@ -1,6 +1,7 @@
-//! The algorithm `rotate`: what is rotated in a model, and by which matrices. Not where a model may be rotated.
+//! The algorithm `rotate`: what is rotated in a model, and by which matrices. Not where a model may be rotated, nor the gradients that
+//! matrices are learned from.
 
-use super::Rotation;
+use super::{BlockDiagonal, Rotation};
 use crate::options::{OptionRow, Values};
 use crate::registry::AlgorithmRow;
 use serde::{Deserialize, Serialize};
@@ -20,13 +21,43 @@ pub struct Rotate {
     pub down: bool,
     /// Channels that are mixed with each other; 0 for all.
     pub size: u32,
-    /// Decides signs and orders.
+    /// Decides signs and orders, and the order of batches.
     pub seed: u32,
+    /// Steps by which the matrices are learned, each with the gradient of one batch; 0 keeps them as they are.
+    pub steps: u32,
+    /// The angle of the first step in radians, as a root mean square over the channels. Those that follow are shorter, the last one nothing.
+    pub rate: f32,
 }
 
 impl Rotate {
     /// The residual stream and values, all channels.
-    pub const DEFAULTS: Rotate = Rotate { stream: true, heads: true, down: false, size: 0, seed: 1 };
+    pub const DEFAULTS: Rotate =
+        Rotate { stream: true, heads: true, down: false, size: 0, seed: 1, steps: 0, rate: 0.1 };
+
+    /// Returns whether the matrices are learned.
+    pub fn learns(&self) -> bool {
+        self.steps > 0
+    }
+
+    /// The angle of step `index`.
+    pub fn angle(&self, index: u32) -> f64 {
+        f64::from(self.rate) * (1.0 - f64::from(index) / f64::from(self.steps.max(1)))
+    }
+
+    /// What is learned of the rotation of so many channels of the residual stream, before the first step.
+    pub fn learned_of_stream(&self, channels: usize) -> Option<BlockDiagonal> {
+        BlockDiagonal::identity(channels, if self.size == 0 { channels } else { self.size as usize })
+    }
+
+    /// The same of the values of a head of so many channels.
+    pub fn learned_of_values(&self, channels: usize) -> Option<BlockDiagonal> {
+        BlockDiagonal::identity(channels, self.group_of_values(channels))
+    }
+
+    /// Channels of a head that are mixed with each other: a group of them, where groups divide the head.
+    fn group_of_values(&self, channels: usize) -> usize {
+        Some(self.size as usize).filter(|size| *size > 0 && channels.is_multiple_of(*size)).unwrap_or(channels)
+    }
 
     /// The rotation of so many channels of the residual stream, which keeps the mean over them if asked. Fewer channels than all are
     /// mixed by one matrix that all groups of so many share. `None` where there is no such matrix, or groups do not divide the channels.
@@ -44,8 +75,7 @@ impl Rotate {
 
     /// The rotation of the values of a head of so many channels: of groups of them, where the groups divide the head.
     pub fn of_values(&self, channels: usize) -> Option<Rotation> {
-        let groups = Some(self.size as usize).filter(|size| *size > 0 && channels.is_multiple_of(*size));
-        Rotation::hadamard(groups.unwrap_or(channels), u64::from(self.seed) ^ 0x5EED)
+        Rotation::hadamard(self.group_of_values(channels), u64::from(self.seed) ^ 0x5EED)
     }
 
     /// The rotation of the inputs of all down projections, which have so many channels each: of groups of [`Rotate::size`] of them, without
@@ -68,6 +98,12 @@ const SIZE: Values = Values {
     accepts: |text| text.parse().is_ok_and(|size: u32| size == 0 || (4..=1 << 20).contains(&size)),
 };
 
+/// Steps may be left out.
+const STEPS: Values = Values {
+    text: "a whole number from 0 to 1000000",
+    accepts: |text| text.parse().is_ok_and(|count: u32| count <= 1_000_000),
+};
+
 const OPTIONS: &[OptionRow] = &[
     OptionRow { name: "stream", values: Values::SWITCH, about: "whether the residual stream is rotated (R1)" },
     OptionRow {
@@ -85,7 +121,17 @@ const OPTIONS: &[OptionRow] = &[
         values: SIZE,
         about: "channels that are mixed with each other, such as 32 for MX formats; 0 for all",
     },
-    OptionRow { name: "seed", values: Values::SEED, about: "decides signs and orders" },
+    OptionRow { name: "seed", values: Values::SEED, about: "decides signs and orders, and the order of batches" },
+    OptionRow {
+        name: "steps",
+        values: STEPS,
+        about: "steps that learn the matrices, each on one batch of at most 2048 tokens; 0 for none, 100 is usual",
+    },
+    OptionRow {
+        name: "rate",
+        values: Values::RATE,
+        about: "how far the first step turns each channel, in radians; the last one turns it by nothing",
+    },
 ];
 
 /// The row.
@@ -93,4 +139,20 @@ pub fn row() -> AlgorithmRow<Rotate> {
     let about = "rotates the residual stream and values, folded into the weights, so that no channel is an outlier";
     let row = AlgorithmRow::of_settings(NAME, about, OPTIONS, Rotate::DEFAULTS, |settings| settings);
     row.with_aliases(&["quarot", "rotation"]).with_paper("arXiv 2404.00456")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_shorten_and_groups_have_matrices_of_their_own() {
+        let rotate = Rotate { steps: 4, rate: 0.2, size: 32, ..Rotate::DEFAULTS };
+        let angles: Vec<f64> = (0..4).map(|index| rotate.angle(index)).collect();
+        assert!(angles.windows(2).all(|pair| pair[1] < pair[0]) && (angles[0] - 0.2).abs() < 1e-6 && angles[3] > 0.0);
+        let (stream, values) = (rotate.learned_of_stream(128).unwrap(), rotate.learned_of_values(48).unwrap());
+        assert_eq!((stream.size(), stream.blocks().len()), (32, 4));
+        assert_eq!((values.size(), values.channels()), (48, 48));
+        assert!(rotate.learned_of_stream(48).is_none() && rotate.learns() && !Rotate::DEFAULTS.learns());
+    }
 }

@@ -1,7 +1,7 @@
 //! A weight with what adapters add to it: the product of two thin matrices, computed band by band when the weight is read. Which
 //! tensors those are is found by `kvant_formats::adapter`.
 
-use super::WeightMatrix;
+use super::{WeightMatrix, WeightRotation};
 use crate::band::Band;
 use kvant_container::{Dtype, TensorView};
 use kvant_numeric::ComputeDType;
@@ -97,6 +97,11 @@ impl<'a> MergedMatrix<'a> {
     /// Returns whether the base is plain floats.
     pub fn is_float(&self) -> bool {
         self.is_float
+    }
+
+    /// The rotation of its base, where that is of a rotated model.
+    pub(super) fn rotation(&self) -> Option<&WeightRotation> {
+        self.base.rotation()
     }
 
     /// The type of its values.

@@ -4,7 +4,7 @@
 use super::WeightMatrix;
 use crate::band::Band;
 use kvant_numeric::simd::Isa;
-use kvant_quant::rotation::Rotation;
+use kvant_quant::rotation::{Rotation, RotationPlace};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,7 +20,7 @@ pub struct WeightRotation {
     /// `g`: a factor for every column.
     pub gains: Option<Vec<f32>>,
     /// `R`: of all columns, or of each run of as many columns as it has channels.
-    pub inputs: Option<Arc<Rotation>>,
+    pub inputs: Option<PlacedRotation>,
     /// `O`: of some rows, or of each run of as many as it has channels.
     pub outputs: Option<RotatedRows>,
 }
@@ -29,10 +29,10 @@ impl WeightRotation {
     /// Returns whether it is one of a `rows x columns` weight.
     pub fn fits(&self, rows: usize, columns: usize) -> bool {
         let gains = self.gains.as_ref().is_none_or(|gains| gains.len() == columns);
-        let inputs = self.inputs.as_ref().is_none_or(|rotation| columns.is_multiple_of(rotation.channels()));
+        let inputs = self.inputs.as_ref().is_none_or(|inputs| columns.is_multiple_of(inputs.rotation.channels()));
         let outputs = self.outputs.as_ref().is_none_or(|outputs| {
             let fits = |range: &Range<usize>| {
-                range.end <= rows && range.start <= range.end && range.len().is_multiple_of(outputs.rotation.channels())
+                range.end <= rows && range.start <= range.end && range.len().is_multiple_of(outputs.channels())
             };
             outputs.rows.iter().all(fits)
         });
@@ -40,20 +40,34 @@ impl WeightRotation {
     }
 }
 
+/// A rotation, and where it stands in the model.
+#[derive(Clone, Debug)]
+pub struct PlacedRotation {
+    /// The place, which other weights have too.
+    pub place: RotationPlace,
+    /// The matrix.
+    pub rotation: Arc<Rotation>,
+}
+
 /// Rows that are rotated.
 #[derive(Clone, Debug)]
 pub struct RotatedRows {
     /// The rows of each head, or all.
     pub rows: Vec<Range<usize>>,
-    /// Whose channels divide the length of each range.
-    pub rotation: Arc<Rotation>,
+    /// By what: its channels divide the length of each range.
+    pub by: PlacedRotation,
 }
 
 impl RotatedRows {
+    /// Channels of the rotation.
+    pub fn channels(&self) -> usize {
+        self.by.rotation.channels()
+    }
+
     /// The rows that are mixed with a row; `None` where it is not rotated.
     fn mixed_with(&self, row: usize) -> Option<Range<usize>> {
         let range = self.rows.iter().find(|range| range.contains(&row))?;
-        let channels = self.rotation.channels();
+        let channels = self.channels();
         let start = range.start + (row - range.start) / channels * channels;
         Some(start..start + channels)
     }
@@ -93,6 +107,11 @@ impl<'a> RotatedMatrix<'a> {
         kept: Arc<RotatedWeights>,
     ) -> RotatedMatrix<'a> {
         RotatedMatrix { base, rotation, mixed: Mutex::default(), kept }
+    }
+
+    /// What is done to the matrix.
+    pub(super) fn rotation(&self) -> &WeightRotation {
+        &self.rotation
     }
 
     /// The elements of a band as `f32`, row-major, appended to `out`.
@@ -135,13 +154,12 @@ impl<'a> RotatedMatrix<'a> {
         let (mut read, mut scratch) = (Vec::new(), Vec::new());
         self.base.read(isa, &Band { rows, columns: 0..columns }, &mut read);
         let mut values: Vec<f64> = read.into_iter().map(f64::from).collect();
-        for row in values.chunks_exact_mut(columns.max(1)) {
-            if let Some(gains) = &self.rotation.gains {
-                row.iter_mut().zip(gains).for_each(|(value, gain)| *value *= f64::from(*gain));
-            }
-            if let Some(inputs) = &self.rotation.inputs {
-                row.chunks_exact_mut(inputs.channels()).for_each(|part| inputs.apply(part, &mut scratch));
-            }
+        if let Some(gains) = &self.rotation.gains {
+            let rows = values.chunks_exact_mut(columns.max(1));
+            rows.for_each(|row| row.iter_mut().zip(gains).for_each(|(value, gain)| *value *= f64::from(*gain)));
+        }
+        if let Some(inputs) = &self.rotation.inputs {
+            inputs.rotation.apply(&mut values, &mut scratch);
         }
         values
     }
@@ -174,7 +192,7 @@ impl<'a> RotatedMatrix<'a> {
             for row in rows.clone() {
                 panel.extend(values[(row - first) * columns..][part.clone()].iter().map(|value| f64::from(*value)));
             }
-            outputs.rotation.apply_side_by_side(&mut panel, part.len(), &mut scratch);
+            outputs.by.rotation.apply_side_by_side(&mut panel, part.len(), &mut scratch);
             for (row, mixed) in rows.clone().zip(panel.chunks_exact(part.len())) {
                 let place = &mut values[(row - first) * columns..][part.clone()];
                 place.iter_mut().zip(mixed).for_each(|(place, value)| *place = *value as f32);
@@ -215,12 +233,19 @@ mod tests {
         let cases = [(16, 24, heads(&[(0, 24)])), (4, 8, heads(&[(0, 8), (16, 24)])), (16, 4, heads(&[(8, 16)]))];
         for (inputs, outputs, ranges) in cases {
             let (inputs, outputs) = (hadamard(inputs), hadamard(outputs));
+            let placed = |place: RotationPlace, rotation: &Arc<Rotation>| PlacedRotation {
+                place,
+                rotation: Arc::clone(rotation),
+            };
+            let by = placed(RotationPlace::Values(0), &outputs);
             let rotation = WeightRotation {
                 gains: Some(gains.clone()),
-                inputs: Some(Arc::clone(&inputs)),
-                outputs: Some(RotatedRows { rows: ranges.clone(), rotation: Arc::clone(&outputs) }),
+                inputs: Some(placed(RotationPlace::Stream, &inputs)),
+                outputs: Some(RotatedRows { rows: ranges.clone(), by }),
             };
             let rotated = matrix(rows, columns).rotated(rotation, Arc::default());
+            let found = rotated.slice_rows(1..3).rotation().and_then(|found| Some(found.inputs.as_ref()?.place));
+            assert_eq!(found, Some(RotationPlace::Stream));
             let x: Vec<f64> = (0..columns).map(|i| (i as f64 * 1.7).sin()).collect();
             let gained: Vec<f64> = x.iter().zip(&gains).map(|(x, gain)| x * f64::from(*gain)).collect();
             let mut expected = product(&read(&matrix(rows, columns), &all), &gained);

@@ -106,13 +106,17 @@ fn read_rotation(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> 
     let asked = [("r3", is_older), ("online_r1_rotation", false), ("trainable", false)];
     if let Some((key, _)) = asked.into_iter().find(|(key, default)| is_on(key, *default)) {
         let reason = match key {
-            "trainable" => "rotations are not learned",
+            "trainable" => "how the rotation is trained is stated elsewhere",
             "r3" => "queries and keys are not rotated, which matters only where they are quantized",
             _ => {
                 "the rotation of the residual stream (r1) is folded into weights, and not computed while the model runs"
             }
         };
-        return Err(RecipeError::unsupported(format!("{PLACE}.rotation.{key}"), reason, "set it to false"));
+        let hint = match key {
+            "trainable" => "set it to false, or give the rotation by name: `rotate:steps=100`",
+            _ => "set it to false",
+        };
+        return Err(RecipeError::unsupported(format!("{PLACE}.rotation.{key}"), reason, hint));
     }
     let size = match fields.get("rotation_size").filter(|size| !size.is_null()) {
         None => Some(0),

@@ -18,7 +18,7 @@ mod state_space;
 mod tape;
 
 use super::Decoder;
-use super::blueprint::{AttentionLayer, FeedForward, Mlp, Projections, TokenMixer};
+use super::blueprint::{AttentionLayer, FeedForward, Mlp, NormLayer, Projections, TokenMixer};
 use super::error::ForwardError;
 use super::layout::SequenceLayout;
 use super::options::ForwardOptions;
@@ -26,16 +26,38 @@ use super::runner::Runner;
 use super::sequence::SequenceLength;
 use super::tensors::Projection;
 use super::weight_overrides::WeightOverrides;
-pub use head::{missing_in_head, sampled_gradient};
+pub use head::{HeadDivergence, divergence_gradient, missing_in_head, sampled_gradient};
 use kvant_model::family::Activation;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 use std::ops::Range;
-use tape::Tape;
+use tape::{StepGradients, Tape};
 
 /// Values for weights, by the names of modules: row-major, `[outputs, inputs]`.
 pub type Weights = HashMap<String, Vec<f32>>;
+
+/// Sees the gradients of a block on the way back.
+pub trait BlockGradients {
+    /// The gradient of the outputs of a module, and what it has read, a row for each token.
+    fn linear(&mut self, module: &str, gradient: &[f32], read: &[f32]);
+
+    /// The gradient of what a norm gives.
+    fn norm(&mut self, norm: &NormLayer, gradient: &[f32]);
+}
+
+/// The same of steps.
+struct OfSteps<'g>(&'g mut dyn BlockGradients);
+
+impl StepGradients for OfSteps<'_> {
+    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
+        self.0.linear(&layer.module, gradient, read);
+    }
+
+    fn norm(&mut self, norm: &NormLayer, gradient: &[f32]) {
+        self.0.norm(norm, gradient);
+    }
+}
 
 /// A block whose weights have gradients.
 pub struct BlockGradient<'r, 'a> {
@@ -158,6 +180,12 @@ impl Recorded<'_, '_> {
         let output = self.own(output);
         let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| linear(&layer.module, out, x);
         self.tape.backward(self.output, output, self.input, &mut linear)
+    }
+
+    /// The same, where norms are seen too.
+    pub fn backward_with(self, output: Vec<f32>, seen: &mut dyn BlockGradients) -> Vec<f32> {
+        let output = self.own(output);
+        self.tape.backward(self.output, output, self.input, &mut OfSteps(seen))
     }
 }
 

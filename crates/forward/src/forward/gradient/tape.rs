@@ -1,5 +1,6 @@
 //! The tape: values, the steps that made them, and their gradients in the opposite order. What a block consists of is in `block.rs`.
 
+use super::super::blueprint::NormLayer;
 use super::super::heads::HeadLayout;
 use super::super::ops::{Gate, NormWeights};
 use super::super::recurrent::softplus;
@@ -18,8 +19,20 @@ use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
 use kvant_quant::rotation::Rotation;
 use std::borrow::Cow;
 
-/// Sees a linear layer on the way back: the gradient of its outputs, and what it has read, a row for each token.
-pub(super) type LinearGradients<'g> = dyn FnMut(&Projection, &[f32], &[f32]) + 'g;
+/// Sees steps on the way back.
+pub(super) trait StepGradients {
+    /// A linear layer: the gradient of its outputs, and what it has read, a row for each token.
+    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]);
+
+    /// A norm of the stream: the gradient of its outputs.
+    fn norm(&mut self, _norm: &NormLayer, _gradient: &[f32]) {}
+}
+
+impl<F: FnMut(&Projection, &[f32], &[f32])> StepGradients for F {
+    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
+        self(layer, gradient, read);
+    }
+}
 
 /// A value on a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +65,7 @@ pub(super) enum Step<'r> {
     /// `x` on the grid that a layer reads its inputs on, as if it was `x`.
     Quantize { x: Var },
     /// Normed heads.
-    Norm { norm: NormWeights, width: usize, layout: HeadLayout, x: Var },
+    Norm { layer: &'r NormLayer, norm: NormWeights, width: usize, layout: HeadLayout, x: Var },
     /// Turned heads.
     Turn { rotary: usize, pairing: Pairing, width: usize, layout: HeadLayout, x: Var },
     /// Attention.
@@ -152,35 +165,29 @@ impl<'r, 'a> Tape<'r, 'a> {
         self.record(Step::Quantize { x }, out)
     }
 
-    /// The gradient of the input. `linear` sees every layer with the gradient of its outputs and what it has read.
+    /// The gradient of the input. `seen` sees the steps.
     pub(super) fn backward(
         mut self,
         output: Var,
         gradient: Vec<f32>,
         input: Var,
-        linear: &mut LinearGradients<'_>,
+        seen: &mut dyn StepGradients,
     ) -> Vec<f32> {
         let mut gradients = Gradients(vec![None; self.values.len()]);
         gradients.0[output.0] = Some(gradient);
         while let Some((step, var)) = self.steps.pop() {
             if let Some(gradient) = gradients.0[var.0].take() {
-                self.step_back(step, gradient, &mut gradients, linear);
+                self.step_back(step, gradient, &mut gradients, seen);
             }
         }
         let length = self.value(input).len();
         gradients.0[input.0].take().unwrap_or_else(|| vec![0.0; length])
     }
 
-    fn step_back(
-        &self,
-        step: Step<'r>,
-        mut out: Vec<f32>,
-        gradients: &mut Gradients,
-        linear: &mut LinearGradients<'_>,
-    ) {
+    fn step_back(&self, step: Step<'r>, mut out: Vec<f32>, gradients: &mut Gradients, seen: &mut dyn StepGradients) {
         match step {
             Step::Linear { layer, x } => {
-                linear(layer, &out, self.value(x));
+                seen.linear(layer, &out, self.value(x));
                 let rows = out.len() / layer.rows;
                 let out = Matrix::new(&out, rows, layer.rows, layer.rows);
                 let mut input = vec![0.0; rows * layer.columns];
@@ -195,7 +202,8 @@ impl<'r, 'a> Tape<'r, 'a> {
                 gradients.add(x, out);
             }
             Step::Quantize { x } => gradients.add(x, out),
-            Step::Norm { norm, width, layout, x } => {
+            Step::Norm { layer, norm, width, layout, x } => {
+                seen.norm(layer, &out);
                 norm_gradient(&norm, self.value(x), &mut out, width, layout);
                 gradients.add(x, out);
             }
