@@ -85,7 +85,7 @@ impl<'r> Tape<'r, '_> {
         self.normed(block.feed_forward_input.as_ref(), x)
     }
 
-    fn join(&mut self, block: &Block, x: Var, branch: Var, (norm, scales): BehindBranch<'_>) -> Var {
+    fn join(&mut self, block: &'r Block, x: Var, branch: Var, (norm, scales): BehindBranch<'r>) -> Var {
         let mut branch = self.normed(norm, branch);
         if let Some(scales) = scales {
             let (scales, count) = (self.run.vector(Some(scales)), self.value(branch).len());
@@ -96,16 +96,16 @@ impl<'r> Tape<'r, '_> {
         self.record(Step::Join { x, branch, scale: block.branch_scale }, out)
     }
 
-    pub(super) fn normed(&mut self, norm: Option<&NormLayer>, x: Var) -> Var {
+    pub(super) fn normed(&mut self, norm: Option<&'r NormLayer>, x: Var) -> Var {
         let width = self.run.decoder.hidden();
         norm.map_or(x, |norm| self.norm(norm, (x, width, HeadLayout::row(width))))
     }
 
-    fn norm(&mut self, norm: &NormLayer, (x, width, layout): InRows) -> Var {
-        let norm = self.run.norm_weights(norm);
+    fn norm(&mut self, layer: &'r NormLayer, (x, width, layout): InRows) -> Var {
+        let norm = self.run.norm_weights(layer);
         let mut out = self.value(x).to_vec();
         self.run.ops.normalise(&norm, &mut out, width, layout);
-        self.record(Step::Norm { norm, width, layout, x }, out)
+        self.record(Step::Norm { layer, norm, width, layout, x }, out)
     }
 
     /// Each element times a factor.
@@ -244,7 +244,7 @@ impl<'r> Tape<'r, '_> {
         all
     }
 
-    fn norm_heads(&mut self, norms: Option<&HeadNorms>, all: &mut [InRows; 3]) {
+    fn norm_heads(&mut self, norms: Option<&'r HeadNorms>, all: &mut [InRows; 3]) {
         let Some(norms) = norms else { return };
         for (part, norm) in all.iter_mut().zip([Some(&norms.query), norms.key.as_ref()]) {
             let Some(norm) = norm else { continue };

@@ -1,4 +1,4 @@
-//! Gradients of a block's weights: the block runs on a tape that keeps what each step has read, and is then followed backwards.
+//! Gradients of a block's weights and norms: the block runs on a tape that keeps what each step has read, and is then followed backwards.
 //!
 //! [`BlockGradient::forward`] computes what [`Runner::block`](super::Runner::block) does in f32, with dense weights that the caller gives, and
 //! [`Recorded::backward`] turns the gradient of the block's output into those of its weights. Routers choose as they did: their
@@ -14,13 +14,13 @@ mod norm;
 mod tape;
 
 use super::Decoder;
-use super::blueprint::{FeedForward, Mlp, Projections, TokenMixer};
+use super::blueprint::{FeedForward, Mlp, NormLayer, Projections, TokenMixer};
 use super::error::ForwardError;
 use super::layout::SequenceLayout;
 use super::options::ForwardOptions;
 use super::runner::Runner;
 use super::sequence::SequenceLength;
-use super::tensors::Projection;
+use super::tensors::{Projection, Vector};
 use super::weight_overrides::WeightOverrides;
 pub use head::{missing_in_head, sampled_gradient};
 use kvant_model::family::{Activation, Residual};
@@ -28,10 +28,22 @@ use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 use std::ops::Range;
-use tape::Tape;
+use tape::{Found, Tape};
 
 /// Values for weights, by the names of modules: row-major, `[outputs, inputs]`.
 pub type Weights = HashMap<String, Vec<f32>>;
+
+/// Values for vectors, such as weights of norms.
+pub type Vectors = HashMap<Vector, Vec<f32>>;
+
+/// The gradients of what is named: of linear layers and of weights of norms.
+#[derive(Clone, Debug, Default)]
+pub struct BlockGradients {
+    /// Of linear layers.
+    pub weights: Weights,
+    /// Of norms whose weight is one vector.
+    pub norms: Vectors,
+}
 
 /// A block whose weights have gradients.
 pub struct BlockGradient<'r, 'a> {
@@ -78,6 +90,12 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
         };
         let layers = decoder.blueprint().blocks[self.index].layers();
         layers.into_iter().map(|layer| (layer.module.clone(), weight(layer).all_values(Isa::best()))).collect()
+    }
+
+    /// The norms of the block whose weight is one vector, those of queries, keys and values included.
+    pub fn norms(&self) -> Vec<&'r NormLayer> {
+        let norms = self.runner.decoder().blueprint().blocks[self.index].norms();
+        norms.into_iter().filter(|norm| norm.weight.len() == 1).collect()
     }
 
     /// Runs the block on rows `x` of sequences, with these weights of all its linear layers. Of the options, those of
@@ -133,19 +151,20 @@ impl Recorded<'_, '_> {
         }
     }
 
-    /// Adds the gradients of the weights that `gradients` names, for a gradient of the output; returns that of the input, of an
+    /// Adds the gradients of what `gradients` names, for a gradient of the output; returns that of the input, of an
     /// encoder-decoder of the rows that the block changes.
-    pub fn backward(self, output: Vec<f32>, gradients: &mut Weights) -> Vec<f32> {
+    pub fn backward(self, output: Vec<f32>, gradients: &mut BlockGradients) -> Vec<f32> {
         let output = self.own(output);
+        let BlockGradients { weights, norms } = gradients;
         let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| {
-            let Some(weight) = gradients.get_mut(&layer.module) else { return };
+            let Some(weight) = weights.get_mut(&layer.module) else { return };
             let rows = out.len() / layer.rows;
             let place = MatrixMut::new(weight, layer.rows, layer.columns, layer.columns);
             let out = Matrix::new(out, rows, layer.rows, layer.rows);
             let read = Matrix::new(x, rows, layer.columns, layer.columns);
             multiply_add(place, out.transposed(), read, 1.0, Threads::Pool);
         };
-        self.tape.backward(self.output, output, self.input, &mut linear)
+        self.tape.backward(self.output, output, self.input, Found { linear: &mut linear, norms })
     }
 
     /// Returns the gradient of the input, for a gradient of the output. `linear` sees every linear layer by its module: the gradient of its
@@ -153,7 +172,8 @@ impl Recorded<'_, '_> {
     pub fn backward_through(self, output: Vec<f32>, mut linear: impl FnMut(&str, &[f32], &[f32])) -> Vec<f32> {
         let output = self.own(output);
         let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| linear(&layer.module, out, x);
-        self.tape.backward(self.output, output, self.input, &mut linear)
+        let found = Found { linear: &mut linear, norms: &mut Vectors::new() };
+        self.tape.backward(self.output, output, self.input, found)
     }
 }
 

@@ -1,17 +1,25 @@
 //! The tape: values, the steps that made them, and their gradients in the opposite order. What a block consists of is in `block.rs`.
 
+use super::super::blueprint::NormLayer;
 use super::super::heads::HeadLayout;
 use super::super::ops::{Gate, NormWeights};
 use super::super::recurrent::softplus;
 use super::super::rope::Angles;
 use super::super::run::Run;
 use super::super::tensors::Projection;
-use super::Weights;
+use super::{Vectors, Weights};
 use super::activation::{Form, activation_gradient};
 use super::attention::AttentionStep;
-use super::norm::norm_gradient;
+use super::norm::{norm_gradient, norm_weight_gradient};
 use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
+
+/// What is found on the way back besides the gradient of the input.
+pub(super) struct Found<'g> {
+    pub(super) linear: &'g mut LinearGradients<'g>,
+    /// The gradients of those weights of norms that it names are added to it.
+    pub(super) norms: &'g mut Vectors,
+}
 
 /// Sees a linear layer on the way back: the gradient of its outputs, and what it has read, a row for each token.
 pub(super) type LinearGradients<'g> = dyn FnMut(&Projection, &[f32], &[f32]) + 'g;
@@ -37,7 +45,7 @@ pub(super) enum Step<'r> {
     /// `x` on the grid that a layer reads its inputs on, as if it was `x`.
     Quantize { x: Var },
     /// Normed heads.
-    Norm { norm: NormWeights, width: usize, layout: HeadLayout, x: Var },
+    Norm { layer: &'r NormLayer, norm: NormWeights, width: usize, layout: HeadLayout, x: Var },
     /// Turned heads.
     Turn { rotary: usize, pairing: Pairing, width: usize, layout: HeadLayout, x: Var },
     /// Attention.
@@ -117,19 +125,19 @@ impl<'r, 'a> Tape<'r, 'a> {
         self.record(Step::Quantize { x }, out)
     }
 
-    /// The gradient of the input. `linear` sees every layer with the gradient of its outputs and what it has read.
+    /// The gradient of the input.
     pub(super) fn backward(
         mut self,
         output: Var,
         gradient: Vec<f32>,
         input: Var,
-        linear: &mut LinearGradients<'_>,
+        mut found: Found<'_>,
     ) -> Vec<f32> {
         let mut gradients = Gradients(vec![None; self.values.len()]);
         gradients.0[output.0] = Some(gradient);
         while let Some((step, var)) = self.steps.pop() {
             if let Some(gradient) = gradients.0[var.0].take() {
-                self.step_back(step, gradient, &mut gradients, linear);
+                self.step_back(step, gradient, &mut gradients, &mut found);
             }
         }
         let length = self.value(input).len();
@@ -141,11 +149,11 @@ impl<'r, 'a> Tape<'r, 'a> {
         step: Step<'r>,
         mut out: Vec<f32>,
         gradients: &mut Gradients,
-        linear: &mut LinearGradients<'_>,
+        found: &mut Found<'_>,
     ) {
         match step {
             Step::Linear { layer, x } => {
-                linear(layer, &out, self.value(x));
+                (found.linear)(layer, &out, self.value(x));
                 let rows = out.len() / layer.rows;
                 let out = Matrix::new(&out, rows, layer.rows, layer.rows);
                 let mut input = vec![0.0; rows * layer.columns];
@@ -154,7 +162,13 @@ impl<'r, 'a> Tape<'r, 'a> {
                 gradients.add(x, input);
             }
             Step::Quantize { x } => gradients.add(x, out),
-            Step::Norm { norm, width, layout, x } => {
+            Step::Norm { layer, norm, width, layout, x } => {
+                if let [weight] = layer.weight.as_slice()
+                    && let Some(sum) = found.norms.get_mut(weight)
+                {
+                    let own = norm_weight_gradient(&norm, self.value(x), &out, width, layout);
+                    sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+                }
                 norm_gradient(&norm, self.value(x), &mut out, width, layout);
                 gradients.add(x, out);
             }
