@@ -2,6 +2,7 @@
 //! tensor of a given model: that is the plan.
 
 mod attention;
+mod auto_round;
 mod biases;
 mod choice;
 mod file;

@@ -28,7 +28,7 @@ pub struct RecipeArgs {
     /// `kvant list schemes` lists the names. For ONNX graphs a preset (`kvant list presets`).
     #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present_any = ["recipe", "components", "layer_types", "towers"])]
     pub scheme: Option<String>,
-    /// Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take precedence over it
+    /// Recipe file: TOML, JSON of AMD Quark, compressed-tensors or AutoRound, or llm-compressor's YAML; options take precedence over it
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
     /// Quantize weights only; activations stay in float

@@ -19,7 +19,8 @@ pub fn sections(report: &BlockwiseReport) -> Vec<Section> {
     }
     let more = report.layers.len().saturating_sub(MOST);
     let rest = (more > 0 && !sections.is_empty()).then(|| ("further layers", format!("{more}: see calibration.json")));
-    let lines: Vec<Line> = rest.into_iter().chain(mean(report)).chain(tuned(&report.tunings)).chain(unscaled(report)).collect();
+    let lines: Vec<Line> =
+        rest.into_iter().chain(mean(report)).chain(tuned(&report.tunings)).chain(unscaled(report)).collect();
     sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
     sections
 }

@@ -34,11 +34,7 @@ struct Best {
 impl<'a> Blockwise<'_, 'a> {
     /// Replaces the tensors of layers and the norms of the block by tuned ones: those at which the block's outputs are nearest to the float
     /// model's, if any are nearer than they were.
-    pub(super) fn distill(
-        &self,
-        block: &mut TunedBlock<'_, '_, '_, 'a>,
-        settings: Tune,
-    ) -> Result<(), BlockwiseError> {
+    pub(super) fn distill(&self, block: &mut TunedBlock<'_, '_, '_, 'a>, settings: Tune) -> Result<(), BlockwiseError> {
         let parts = if settings.weights { TunedParts::Weights } else { TunedParts::Scales };
         let mut layers = Vec::new();
         for layer in &block.layers {

@@ -35,9 +35,10 @@ impl<'a> Blockwise<'_, 'a> {
         self.follow(block, settings, &mut layers)?;
         let loss = self.loss(block)?;
         let learned = if loss.sum < block.loss.sum {
-            let tensors = layers.iter().zip(&block.layers).map(|(learned, layer)| {
-                learned.latent.rounded().map_err(|problem| self.tuning_error(layer, problem))
-            });
+            let tensors = layers
+                .iter()
+                .zip(&block.layers)
+                .map(|(learned, layer)| learned.latent.rounded().map_err(|problem| self.tuning_error(layer, problem)));
             Some((loss, tensors.collect::<Result<Vec<_>, _>>()?))
         } else {
             None

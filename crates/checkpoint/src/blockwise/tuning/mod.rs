@@ -11,6 +11,7 @@ use super::rounding::SharedInputGroup;
 use super::run::Blockwise;
 use super::streams::StreamFile;
 use super::work::Work;
+use crate::calibration::{ObserverHook, Statistics, resolve_points};
 use crate::plan::LayerId;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::gradient::{BlockGradient, Recorded, Weights};
@@ -18,10 +19,12 @@ use kvant_forward::forward::{ForwardOptions, Runner, Vector, WeightOverrides};
 use kvant_quant::QuantTensor;
 use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::random::SplitMix64;
-use kvant_quant::rounding::RoundingError;
+use kvant_quant::rounding::{RoundingError, TensorContext};
 use kvant_quant::scheme::Granularity;
 use kvant_quant::tuning::Tuning;
+use kvant_weights::activation_point::{ActivationPoint, Parameters};
 use kvant_weights::weight::WeightMatrix;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -94,7 +97,7 @@ impl<'a> Blockwise<'_, 'a> {
         let cpu = Cpu::default();
         let runner = Runner::new(self.decoder, &cpu);
         let gradient = BlockGradient::new(&runner, work.block.index)?;
-        let overlay = self.on_quantized_inputs(work, &layers);
+        let overlay = self.on_quantized_inputs(work, &layers)?;
         let mut block = TunedBlock {
             weights: gradient.weights(&overlay),
             targets: self.targets(work, &runner)?,
@@ -139,17 +142,53 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(())
     }
 
-    /// The block with inputs as the deployed model rounds them, where that takes no calibrated scale.
-    fn on_quantized_inputs(&self, work: &Work<'_, '_, 'a>, layers: &[RoundedLayer]) -> WeightOverrides<'a> {
+    /// The block with inputs as the deployed model rounds them.
+    fn on_quantized_inputs(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        layers: &[RoundedLayer],
+    ) -> Result<WeightOverrides<'a>, BlockwiseError> {
         let mut overlay = work.rounded.clone();
+        let parameters = self.static_parameters(work, layers)?;
         for layer in layers {
             let planned = self.plan.layer(layer.index);
-            let input = planned.scheme.input.filter(|input| !input.needs_calibration());
-            if let Some(quantizer) = input.and_then(|input| ActivationQuantizer::new(input, None).ok()) {
+            let Some(input) = planned.scheme.input else { continue };
+            let found = parameters.get(&ActivationPoint::Input(planned.module.clone())).cloned();
+            if input.needs_calibration() && found.is_none() {
+                continue;
+            }
+            if let Ok(quantizer) = ActivationQuantizer::new(input, found) {
                 overlay.set_input(&planned.module, quantizer);
             }
         }
-        overlay
+        Ok(overlay)
+    }
+
+    /// The static scales of inputs as the calibration data give them while the block is rounded and not tuned. None where some experts saw no
+    /// token: their scales are found when all blocks are done.
+    fn static_parameters(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        layers: &[RoundedLayer],
+    ) -> Result<Parameters, BlockwiseError> {
+        let inputs = layers.iter().map(|layer| self.plan.layer(layer.index));
+        let inputs = inputs.filter(|layer| layer.scheme.input.is_some_and(|input| input.needs_calibration()));
+        let inputs: BTreeSet<ActivationPoint> =
+            inputs.map(|layer| ActivationPoint::Input(layer.module.clone())).collect();
+        let points = || self.plan.sites().iter().filter(|planned| inputs.contains(&planned.site));
+        let Ok(statistics) = Statistics::of_points(points()) else { return Ok(Parameters::default()) };
+        if points().next().is_none() {
+            return Ok(Parameters::default());
+        }
+        let watcher = ObserverHook::new(statistics);
+        let options = ForwardOptions { overlay: Some(&work.rounded), tap: Some(&watcher), ..ForwardOptions::default() };
+        for chunk in self.calibration() {
+            let x = self.run_chunk(work, options, 0, chunk)?;
+            self.runner.give(x);
+        }
+        self.runner.rest();
+        let resolved = resolve_points(self.plan, points(), &watcher.statistics());
+        Ok(resolved.map(|resolved| resolved.parameters).unwrap_or_default())
     }
 
     /// What the block gives in the float model, chunk by chunk.
@@ -216,12 +255,12 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(loss)
     }
 
-    /// The values and scales of a layer's weight before it was rounded, as a tuning starts from them.
+    /// The values of a layer's weight before it was rounded, and facts about the tensor.
     fn float_values(
         &self,
         work: &Work<'_, '_, 'a>,
         layer: &RoundedLayer,
-    ) -> Result<(Vec<f32>, kvant_quant::rounding::TensorContext), BlockwiseError> {
+    ) -> Result<(Vec<f32>, TensorContext), BlockwiseError> {
         let context = self.context(&work.float, work.block.index, layer.index)?;
         let matrix = self.matrix(&work.float, work.block.index, self.plan.layer(layer.index))?;
         Ok((self.values(&matrix), context))

@@ -198,7 +198,8 @@ impl Block {
 
     /// The norms of the stream, of branches, and of attention and a dense network within.
     pub fn norms(&self) -> Vec<&NormLayer> {
-        let on_stream = [&self.attention_input, &self.attention_output, &self.feed_forward_input, &self.feed_forward_output];
+        let on_stream =
+            [&self.attention_input, &self.attention_output, &self.feed_forward_input, &self.feed_forward_output];
         let attention = match &self.mixer {
             TokenMixer::Attention(layer) => Some(layer),
             _ => None,

@@ -7,10 +7,10 @@ use super::super::recurrent::softplus;
 use super::super::rope::Angles;
 use super::super::run::Run;
 use super::super::tensors::Projection;
-use super::{Vectors, Weights};
 use super::activation::{Form, activation_gradient};
 use super::attention::AttentionStep;
 use super::norm::{norm_gradient, norm_weight_gradient};
+use super::{Vectors, Weights};
 use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
 
@@ -126,13 +126,7 @@ impl<'r, 'a> Tape<'r, 'a> {
     }
 
     /// The gradient of the input.
-    pub(super) fn backward(
-        mut self,
-        output: Var,
-        gradient: Vec<f32>,
-        input: Var,
-        mut found: Found<'_>,
-    ) -> Vec<f32> {
+    pub(super) fn backward(mut self, output: Var, gradient: Vec<f32>, input: Var, mut found: Found<'_>) -> Vec<f32> {
         let mut gradients = Gradients(vec![None; self.values.len()]);
         gradients.0[output.0] = Some(gradient);
         while let Some((step, var)) = self.steps.pop() {
@@ -144,13 +138,7 @@ impl<'r, 'a> Tape<'r, 'a> {
         gradients.0[input.0].take().unwrap_or_else(|| vec![0.0; length])
     }
 
-    fn step_back(
-        &self,
-        step: Step<'r>,
-        mut out: Vec<f32>,
-        gradients: &mut Gradients,
-        found: &mut Found<'_>,
-    ) {
+    fn step_back(&self, step: Step<'r>, mut out: Vec<f32>, gradients: &mut Gradients, found: &mut Found<'_>) {
         match step {
             Step::Linear { layer, x } => {
                 (found.linear)(layer, &out, self.value(x));

@@ -56,7 +56,8 @@ fn check(model: &str) {
             weights.insert(name.clone(), own.collect());
             score(&gradient, &weights, &x, &along)
         };
-        let product: f64 = gradients.weights[name].iter().zip(&direction).map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
+        let product: f64 =
+            gradients.weights[name].iter().zip(&direction).map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
         let difference = differences(&moved);
         // Routers choose other experts, and have no gradient.
         if !name.ends_with("gate") {
