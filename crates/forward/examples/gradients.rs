@@ -11,7 +11,7 @@
 
 use kvant_container::Checkpoint;
 use kvant_forward::forward::cpu::Cpu;
-use kvant_forward::forward::gradient::{BlockGradient, Weights};
+use kvant_forward::forward::gradient::{BlockGradient, BlockGradients};
 use kvant_forward::forward::{Decoder, ForwardOptions, Runner, WeightOverrides};
 use std::error::Error;
 use std::path::Path;
@@ -39,9 +39,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(block) => {
                 let weights = block.weights(&WeightOverrides::default());
                 let zeros = |(name, values): (&String, &Vec<f32>)| (name.clone(), vec![0.0; values.len()]);
-                let mut gradients: Weights = weights.iter().map(zeros).collect();
+                let mut gradients =
+                    BlockGradients { weights: weights.iter().map(zeros).collect(), ..BlockGradients::default() };
                 block.forward(options, &weights, &x, length).backward(along.clone(), &mut gradients);
-                for (name, values) in gradients {
+                for (name, values) in gradients.weights {
                     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                     std::fs::write(Path::new(out).join(name), bytes)?;
                 }

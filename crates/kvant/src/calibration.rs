@@ -312,6 +312,7 @@ impl<'a> Calibration<'a> {
             "report": report,
             "layers": blocks.layers,
             "links": blocks.links,
+            "tunings": blocks.tunings,
             "starved": blocks.starved,
             "held_out": blocks.held_out,
         });

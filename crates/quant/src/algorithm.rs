@@ -7,7 +7,7 @@ use crate::registry::{AlgorithmRow, RegisterError, Registry, Row};
 use crate::rotation::{self, Rotate};
 use crate::rounding::{self, AnyRounding, RoundingRow};
 use crate::transform::{self, AnyTransform, TransformRow};
-use crate::tuning::{self, AutoRound};
+use crate::tuning::{self, Tuning};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -20,8 +20,8 @@ pub enum AnyRow {
     Transform(Arc<TransformRow>),
     /// It chooses codes.
     Rounding(Arc<RoundingRow>),
-    /// It moves codes and scales of a whole block once they are chosen.
-    Tuning(Arc<AlgorithmRow<AutoRound>>),
+    /// It changes what was chosen for a whole block.
+    Tuning(Arc<AlgorithmRow<Tuning>>),
     /// It changes biases once codes are chosen.
     Correction(Arc<AlgorithmRow<BiasCorrection>>),
 }
@@ -60,9 +60,9 @@ static ALGORITHMS: LazyLock<Registry<AnyRow>> = LazyLock::new(|| {
     let transforms = transform::built_in().into_iter().map(AnyRow::from);
     let roundings = rounding::built_in().into_iter().map(AnyRow::from);
     let correction = AnyRow::Correction(Arc::new(bias_correction::row()));
-    let tuning = AnyRow::Tuning(Arc::new(tuning::row()));
+    let tuning = tuning::rows().into_iter().map(|row| AnyRow::Tuning(Arc::new(row)));
     let rotation = AnyRow::Rotation(Arc::new(rotation::row()));
-    let rows = std::iter::once(rotation).chain(transforms).chain(roundings).chain([tuning, correction]);
+    let rows = std::iter::once(rotation).chain(transforms).chain(roundings).chain(tuning).chain([correction]);
     Registry::new(rows.collect()).with_reserved(NAMES_OF_GRAPHS)
 });
 
@@ -81,6 +81,12 @@ pub fn transforms() -> Vec<Arc<TransformRow>> {
 pub fn roundings() -> Vec<Arc<RoundingRow>> {
     let rounding = |row| if let AnyRow::Rounding(row) = row { Some(row) } else { None };
     rows().into_iter().filter_map(rounding).collect()
+}
+
+/// Every tuning.
+pub fn tunings() -> Vec<Arc<AlgorithmRow<Tuning>>> {
+    let tuning = |row| if let AnyRow::Tuning(row) = row { Some(row) } else { None };
+    rows().into_iter().filter_map(tuning).collect()
 }
 
 /// The algorithm of a name, in any case of letters, with `-` or `_`.
@@ -104,10 +110,14 @@ fn spell(f: &mut fmt::Formatter<'_>, name: &str, settings: &Settings) -> fmt::Re
         AnyRow::Rotation(row) => options::shown(&row.default),
         AnyRow::Transform(row) => row.default.settings(),
         AnyRow::Rounding(row) => row.default.settings(),
-        AnyRow::Tuning(row) => options::shown(&row.default),
+        AnyRow::Tuning(row) => row.default.settings(),
         AnyRow::Correction(row) => options::shown(&row.default),
     });
-    let defaults = defaults.unwrap_or_default();
+    spell_beside(f, name, settings, &defaults.unwrap_or_default())
+}
+
+/// The name, and the settings that are not among those that it stands for.
+fn spell_beside(f: &mut fmt::Formatter<'_>, name: &str, settings: &Settings, defaults: &Settings) -> fmt::Result {
     f.write_str(name)?;
     let changed = settings.iter().filter(|setting| !defaults.contains(setting));
     changed.into_iter().try_for_each(|(name, value)| write!(f, ":{name}={value}"))
@@ -131,9 +141,9 @@ impl fmt::Display for Rotate {
     }
 }
 
-impl fmt::Display for AutoRound {
+impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        spell(f, tuning::NAME, &options::shown(self))
+        spell_beside(f, self.name(), &self.settings(), &self.defaults())
     }
 }
 
@@ -175,7 +185,7 @@ mod tests {
                 AnyRow::Rotation(row) => check_row(&row, options::shown(&row.default)),
                 AnyRow::Transform(row) => check_row(&row, row.default.settings()),
                 AnyRow::Rounding(row) => check_row(&row, row.default.settings()),
-                AnyRow::Tuning(row) => check_row(&row, options::shown(&row.default)),
+                AnyRow::Tuning(row) => check_row(&row, row.default.settings()),
                 AnyRow::Correction(row) => check_row(&row, options::shown(&row.default)),
             }
         }

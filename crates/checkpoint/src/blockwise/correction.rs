@@ -22,7 +22,7 @@ impl<'a> Blockwise<'_, 'a> {
         tensor: QuantTensor,
         report: LayerReport,
     ) -> Result<(), BlockwiseError> {
-        if self.tuning().is_none() {
+        if !self.is_tuned() {
             return self.write(work, readers, index, tensor, report);
         }
         let weight = WeightMatrix::quantized(Arc::new(tensor.clone()));

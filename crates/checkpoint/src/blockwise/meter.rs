@@ -11,7 +11,7 @@ pub enum BlockStage {
     Scales,
     /// Inputs are gathered and layers rounded.
     Rounding,
-    /// Codes and scales follow the gradient of the block's output.
+    /// Codes, scales or norms follow the gradient of the block's output.
     Tuning,
     /// The quantized block computes what the next one reads.
     Outputs,
@@ -23,7 +23,7 @@ impl BlockStage {
         match self {
             BlockStage::Scales => "searching scales",
             BlockStage::Rounding => "rounding",
-            BlockStage::Tuning => "learning codes",
+            BlockStage::Tuning => "tuning",
             BlockStage::Outputs => "computing the next block's inputs",
         }
     }

@@ -30,7 +30,7 @@ mod work;
 pub use error::BlockwiseError;
 pub use meter::{BlockProgress, BlockStage};
 pub(crate) use nearest::nearest;
-pub use report::{BlockwiseReport, InsufficientCalibration, LayerReport, LinkReport};
+pub use report::{BlockwiseReport, InsufficientCalibration, LayerReport, LinkReport, TuningReport};
 pub use run::{Propagate, Settings, Sources, run};
 pub use state::{BlockResults, State};
 pub(crate) use streams::StreamShape;

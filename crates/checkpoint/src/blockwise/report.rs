@@ -61,6 +61,21 @@ pub struct LinkReport {
     pub note: Option<String>,
 }
 
+/// The effect of a tuning on a block. Losses are squared errors of the block's output as a share of the float output's square, the mean over tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TuningReport {
+    /// The block.
+    pub block: usize,
+    /// The tuning's name.
+    pub tuning: String,
+    /// Tokens over which the losses are taken: held-out ones, or those of calibration where none are held out.
+    pub tokens: u64,
+    /// The loss at the start.
+    pub loss_before: f64,
+    /// The loss of what was kept: that at the start if the tuning did not lower it.
+    pub loss_after: f64,
+}
+
 /// A layer reached by too few tokens, and its treatment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InsufficientCalibration {
@@ -88,6 +103,9 @@ pub struct BlockwiseReport {
     pub layers: Vec<LayerReport>,
     /// The links.
     pub links: Vec<LinkReport>,
+    /// The tunings of blocks.
+    #[serde(default)]
+    pub tunings: Vec<TuningReport>,
     /// The layers that too few tokens reached.
     pub starved: Vec<InsufficientCalibration>,
     /// The sequences on which losses are measured; none where the data had no more than what calibration took.
@@ -100,6 +118,7 @@ impl BlockwiseReport {
     pub fn extend(&mut self, later: BlockwiseReport) {
         self.layers.extend(later.layers);
         self.links.extend(later.links);
+        self.tunings.extend(later.tunings);
         self.starved.extend(later.starved);
     }
 
@@ -178,10 +197,18 @@ mod tests {
         report.extend(BlockwiseReport {
             layers: vec![layer(Some(1.0), Some(1.0))],
             links: vec![],
+            tunings: vec![TuningReport {
+                block: 1,
+                tuning: "tune".to_owned(),
+                tokens: 8,
+                loss_before: 0.5,
+                loss_after: 0.25,
+            }],
             starved: vec![starved],
             held_out: None,
         });
-        assert_eq!((report.layers.len(), report.starved.len(), report.mean_share()), (2, 1, Some(0.5)));
+        assert_eq!((report.layers.len(), report.starved.len(), report.tunings.len()), (2, 1, 1));
+        assert_eq!(report.mean_share(), Some(0.5));
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<BlockwiseReport>(&json).unwrap(), report);
     }

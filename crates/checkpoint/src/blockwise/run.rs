@@ -204,7 +204,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
     }
 
     fn streams(&self) -> usize {
-        if self.sees_mismatch() || self.tuning().is_some() { 2 } else { 1 }
+        if self.sees_mismatch() || self.is_tuned() { 2 } else { 1 }
     }
 
     /// Whether the rounding compares what layers read with the float model.
@@ -247,7 +247,7 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         self.transform(&mut work)?;
         self.meter.enter(index, BlockStage::Rounding);
         self.round(&mut work)?;
-        if self.tuning().is_some() {
+        if self.is_tuned() {
             self.meter.enter(index, BlockStage::Tuning);
             self.tune(&mut work)?;
         }

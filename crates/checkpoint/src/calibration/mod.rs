@@ -12,6 +12,7 @@ pub use error::CalibrationError;
 pub(crate) use observe::ObserverHook;
 pub use observe::observe;
 pub use report::{Filled, Report};
+pub(crate) use resolve::resolve_points;
 pub use resolve::{Resolved, resolve};
 pub use statistics::Statistics;
 pub use store::StatisticsFile;

@@ -34,8 +34,16 @@ pub struct Resolved {
 /// # Errors
 /// [`CalibrationError`], where neither a point nor its group was observed, or the statistics are not of this plan.
 pub fn resolve(plan: &Plan, statistics: &Statistics) -> Result<Resolved, CalibrationError> {
-    let observed =
-        plan.sites().iter().map(|planned| Observed::new(planned, statistics)).collect::<Result<Vec<_>, _>>()?;
+    resolve_points(plan, plan.sites().iter(), statistics)
+}
+
+/// The same of some points, with all that share a scale with one of them.
+pub(crate) fn resolve_points<'p>(
+    plan: &Plan,
+    points: impl Iterator<Item = &'p PlannedActivationPoint>,
+    statistics: &Statistics,
+) -> Result<Resolved, CalibrationError> {
+    let observed = points.map(|planned| Observed::new(planned, statistics)).collect::<Result<Vec<_>, _>>()?;
     let scale_group = ScaleGroups::of(&observed);
     let mut report = Report { tokens: extremes(&observed), ..Report::default() };
     let mut parameters = BTreeMap::new();

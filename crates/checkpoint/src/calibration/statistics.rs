@@ -22,11 +22,21 @@ impl Statistics {
     /// # Errors
     /// [`CalibrationError::Scheme`]; none for places that [`Plan::new`] has let through.
     pub fn new(plan: &Plan) -> Result<Statistics, CalibrationError> {
+        Statistics::of_points(plan.sites().iter())
+    }
+
+    /// Empty statistics of some points.
+    ///
+    /// # Errors
+    /// As those of [`new`](Self::new).
+    pub(crate) fn of_points<'p>(
+        points: impl Iterator<Item = &'p kvant_weights::activation_point::PlannedActivationPoint>,
+    ) -> Result<Statistics, CalibrationError> {
         let of = |planned: &kvant_weights::activation_point::PlannedActivationPoint| {
             let problem = |problem| CalibrationError::Scheme { site: planned.site.clone(), problem };
             Ok((planned.site.clone(), ActivationStatistic::new(planned.scheme).map_err(problem)?))
         };
-        let sites = plan.sites().iter().map(of).collect::<Result<_, CalibrationError>>()?;
+        let sites = points.map(of).collect::<Result<_, CalibrationError>>()?;
         Ok(Statistics { sites })
     }
 

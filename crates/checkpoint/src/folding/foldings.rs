@@ -125,6 +125,22 @@ impl<'n, 'a> ScaleFusion<'n, 'a> {
         Ok(bias)
     }
 
+    /// Returns whether a vector is a whole tensor, which can be given other values.
+    pub fn holds(&self, vector: &Vector) -> bool {
+        self.tensors.vector(vector.tensor(), None).is_ok_and(|whole| whole == *vector)
+    }
+
+    /// The values that a vector which it [holds](Self::holds) has now.
+    pub fn values(&self, vector: &Vector) -> Vec<f32> {
+        let changed = self.vectors.get(&vector.tensor());
+        changed.map_or_else(|| self.tensors.values(vector), |(_, values)| values.clone())
+    }
+
+    /// Gives such a vector other values, each a number of its type.
+    pub fn set_values(&mut self, vector: &Vector, values: Vec<f32>) {
+        self.vectors.insert(vector.tensor(), (vector.clone(), values));
+    }
+
     /// The transform of a module's weight, including single experts; `None` if there is none.
     pub fn folding(&self, module: &str) -> Option<WeightTransform> {
         let factors = self.modules.get(module).and_then(|known| self.factors.get(&known.weight));

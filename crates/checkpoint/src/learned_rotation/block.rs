@@ -6,7 +6,7 @@ use super::matrices::{GradientRows, GradientSums, StepMatrix, column_sums};
 use crate::blockwise::nearest;
 use crate::plan::{Plan, PlannedLayer};
 use kvant_forward::forward::blueprint::{Block, NormLayer};
-use kvant_forward::forward::gradient::{BlockGradients, Weights};
+use kvant_forward::forward::gradient::{BlockVisitor, Weights};
 use kvant_forward::forward::{Decoder, Projection, Vector, WeightOverrides};
 use kvant_numeric::kernel::Range as ValueRange;
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
@@ -214,7 +214,7 @@ impl RotatedLayer {
     }
 }
 
-impl BlockGradients for BlockSums<'_, '_> {
+impl BlockVisitor for BlockSums<'_, '_> {
     fn linear(&mut self, module: &str, gradient: &[f32], read: &[f32]) {
         let (Some(layer), Some(rounded)) = (self.block.layers.get(module), self.block.weights.get(module)) else {
             return;

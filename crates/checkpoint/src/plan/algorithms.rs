@@ -101,10 +101,10 @@ impl Declared<'_> {
         blocks: &[PlannedBlock],
         decoder: &Decoder<'_>,
     ) -> Option<AlgorithmProblem> {
-        algorithms.tuning?;
+        let tuning = algorithms.tunings.first()?.name();
         blocks.iter().find_map(|block| {
             let layer = self.layers[block.layers().next()?.index()].name.clone();
-            Some(AlgorithmProblem::NoGradients { layer, step: gradient::missing_step(decoder, block.index)? })
+            Some(AlgorithmProblem::NoGradients { tuning, layer, step: gradient::missing_step(decoder, block.index)? })
         })
     }
 
@@ -116,7 +116,7 @@ impl Declared<'_> {
         Some(AlgorithmProblem::NoCodes { layer: layer.name.clone(), scheme: layer.scheme.weight.to_string() })
     }
 
-    /// A layer whose scheme the rounding is not for.
+    /// A layer whose scheme the rounding or a tuning is not for.
     fn not_for_scheme(&self, algorithms: &Algorithms, layers: Vec<LayerId>) -> Option<AlgorithmProblem> {
         layers.into_iter().map(|index| &self.layers[index.index()]).find_map(|layer| {
             let scheme = layer.scheme.weight;
@@ -125,9 +125,12 @@ impl Declared<'_> {
                 return Some(AlgorithmProblem::NoCodes { layer: layer.name.clone(), scheme: scheme.to_string() });
             }
             let rounding = &algorithms.rounding;
+            let of_rounding = rounding.refuses(&scheme).map(|reason| (rounding.name(), reason));
+            let of_tuning = || algorithms.tunings.iter().find_map(|it| Some((it.name(), it.refuses(&scheme)?)));
+            let (algorithm, reason) = of_rounding.or_else(of_tuning)?;
             Some(AlgorithmProblem::Scheme {
-                rounding: rounding.name().to_owned(),
-                reason: rounding.refuses(&scheme)?,
+                algorithm: algorithm.to_owned(),
+                reason,
                 layer: layer.name.clone(),
                 scheme: scheme.to_string(),
             })

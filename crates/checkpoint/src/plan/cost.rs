@@ -9,6 +9,7 @@ use kvant_forward::forward::{LONG, StopAt, WIDE};
 use kvant_numeric::linalg::Precision;
 use kvant_quant::hessian::Hessian;
 use kvant_quant::rounding::{AnyRounding, Needs};
+use kvant_quant::tuning::Tuning;
 use learned_rotation::LearnedRotationCost;
 use std::collections::BTreeSet;
 
@@ -156,7 +157,7 @@ struct SharedInputGroup {
 impl Estimate<'_> {
     /// Models that run side by side.
     fn lanes(&self) -> u64 {
-        if self.compares() || self.plan.recipe.algorithms().tuning.is_some() { 2 } else { 1 }
+        if self.compares() || !self.plan.recipe.algorithms().tunings.is_empty() { 2 } else { 1 }
     }
 
     /// Returns whether the rounding compares the quantized model's inputs with the float model's.
@@ -164,22 +165,30 @@ impl Estimate<'_> {
         self.needs >= Needs::InputMismatch
     }
 
-    /// Steps of learned rounding: a run forwards and two backwards, each of a chunk.
+    /// Steps of tunings: a run forwards and two backwards, each of a chunk. Besides, runs on all data before them and to measure losses.
     fn tuning(&self, block: &PlannedBlock) -> f64 {
-        let Some(tuning) = self.plan.recipe.algorithms().tuning else { return 0.0 };
         let tokens = self.size.batch() as f64;
         let run = 2.0 * block.work.of_run(None, self.size.length) as f64;
-        3.0 * run * (f64::from(tuning.iterations) * tokens + self.all_tokens() as f64)
+        let of = |tuning: &Tuning| {
+            let measured = f64::from(1 + tuning.measurements()) * self.measured_tokens() as f64;
+            run * (3.0 * f64::from(tuning.iterations()) * tokens + self.all_tokens() as f64 + measured)
+        };
+        self.plan.recipe.algorithms().tunings.iter().map(of).sum()
+    }
+
+    /// Tokens on which losses of blocks are measured.
+    fn measured_tokens(&self) -> u64 {
+        let held_out = self.size.held_out.saturating_mul(self.size.length);
+        if held_out > 0 { held_out } else { self.size.tokens() }
     }
 
     /// Bytes of it: weights, latent values, their gradients and scales in floats; all that a chunk's steps have read, and gradients of it.
     fn tuning_memory(&self, block: &PlannedBlock, chunk: u64) -> u64 {
-        if self.plan.recipe.algorithms().tuning.is_none() {
-            return 0;
-        }
+        let floats = self.plan.recipe.algorithms().tunings.iter().map(Tuning::floats_of_weight).max();
+        let Some(floats) = floats else { return 0 };
         let layers = block.layers().map(|index| self.plan.layer(index));
         let weights: u64 = layers.map(|layer| (layer.rows * layer.columns) as u64).sum();
-        5 * FLOAT * weights + TAPE * chunk * FLOAT
+        floats * FLOAT * weights + TAPE * chunk * FLOAT
     }
 
     /// Returns whether there are runs up to each stage.

@@ -307,11 +307,11 @@ pub enum AlgorithmProblem {
         /// Its setting.
         setting: &'static str,
     },
-    /// A rounding is not for a scheme (*unsupported*).
-    #[error("`{rounding}` is not for layer `{layer}` in `{scheme}`: {reason}")]
+    /// A rounding or a tuning is not for a scheme (*unsupported*).
+    #[error("`{algorithm}` is not for layer `{layer}` in `{scheme}`: {reason}")]
     Scheme {
-        /// The rounding.
-        rounding: String,
+        /// The algorithm.
+        algorithm: String,
         /// The first such layer.
         layer: String,
         /// Its scheme.
@@ -329,11 +329,10 @@ pub enum AlgorithmProblem {
     #[error("`bias-correction` finds no layer with a bias among those that are quantized")]
     NoBiases,
     /// A block has a step whose gradient is not computed (*unsupported*).
-    #[error(
-        "`{}` cannot tune `{layer}` and the other layers of its block: gradients of {step} are not computed",
-        kvant_quant::tuning::NAME
-    )]
+    #[error("`{tuning}` cannot tune `{layer}` and the other layers of its block: gradients of {step} are not computed")]
     NoGradients {
+        /// The tuning.
+        tuning: &'static str,
         /// The first such layer.
         layer: String,
         /// The step.
@@ -386,8 +385,8 @@ impl Diagnostic for AlgorithmProblem {
             AlgorithmProblem::NoBiases => {
                 vec![Remedy::text("leave bias-correction out of ‹algorithm›: loaders would not know a new bias")]
             }
-            AlgorithmProblem::NoGradients { .. } => {
-                vec![Remedy::setting("algorithm", format!("leave {} out of ‹algorithm›", kvant_quant::tuning::NAME))]
+            AlgorithmProblem::NoGradients { tuning, .. } => {
+                vec![Remedy::setting("algorithm", format!("leave {tuning} out of ‹algorithm›"))]
             }
             AlgorithmProblem::CannotLearnRotation { .. } => {
                 let text = format!(

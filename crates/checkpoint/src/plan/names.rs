@@ -10,7 +10,7 @@ use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{Network, Notice, Place, Reason, ShapedLayer, Slot, expert_module};
 use kvant_quant::glob::{Glob, nearest_names};
 use kvant_quant::scheme::{EVALUATION_ONLY, TensorScheme};
-use kvant_quant::tuning::NAME;
+use kvant_quant::tuning::Tuning;
 use kvant_weights::parts::CannotHold;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -176,8 +176,10 @@ pub(super) fn notices(
         let input = layer.scheme.input.filter(|input| !input.needs_calibration());
         input.is_some_and(|input| input.scheme.format().bits() <= 4)
     };
-    if recipe.algorithms().tuning.is_some() && rounding != "rtn" && layers.iter().any(reads_few_bits) {
-        notices.push(format!("with inputs of 4 bits {NAME} loses less after rounding to nearest than after {rounding}: leave {rounding} out"));
+    let learned = recipe.algorithms().tunings.iter().find(|tuning| matches!(tuning, Tuning::AutoRound(_)));
+    if let Some(learned) = learned.filter(|_| rounding != "rtn" && layers.iter().any(reads_few_bits)) {
+        let name = learned.name();
+        notices.push(format!("with inputs of 4 bits {name} loses less after rounding to nearest than after {rounding}: leave {rounding} out"));
     }
     let weights: BTreeSet<String> = layers
         .iter()

@@ -1,7 +1,8 @@
 //! Reads a recipe file in any of the languages that are understood. The content decides which one it is, not the name of the file:
-//! Kvant's own keys as TOML or JSON, AMD Quark's JSON, a `quantization_config` of compressed-tensors, or a recipe of llm-compressor.
+//! Kvant's own keys as TOML or JSON, AMD Quark's JSON, a `quantization_config` of compressed-tensors or AutoRound, a `layer_config` of AutoRound, or a
+//! recipe of llm-compressor.
 
-use super::{llm_compressor, yaml};
+use super::{auto_round, llm_compressor, yaml};
 use kvant_container::shown;
 use kvant_formats::format::quark::{QuarkConfig, WeightFormat};
 use kvant_formats::format::{OutputFormat, compressed_tensors};
@@ -16,8 +17,7 @@ use std::path::Path;
 /// More than this is no recipe.
 const MAX_BYTES: u64 = 64 << 20;
 
-const LANGUAGES: &str =
-    "give Kvant's TOML, a quantization_config of AMD Quark or compressed-tensors, or a recipe of llm-compressor";
+const LANGUAGES: &str = "give Kvant's TOML, a quantization_config of AMD Quark, compressed-tensors or AutoRound, or a recipe of llm-compressor";
 
 /// Reads a recipe file.
 ///
@@ -72,6 +72,8 @@ fn of_value(name: &str, value: Value, own_keys: OwnKeys) -> Result<RecipeFile, R
     let within = |error: RecipeError| error.within(name);
     let foreign = if llm_compressor::recognizes(&value) {
         llm_compressor::read_recipe(&value).map_err(within)?
+    } else if auto_round::recognizes(&value) {
+        auto_round::read_recipe(&value).map_err(within)?
     } else if compressed_tensors::recognizes(config) {
         compressed_tensors::read_recipe(config).map_err(within)?
     } else if QuarkConfig::recognizes(&value) {

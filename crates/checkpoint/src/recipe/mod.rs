@@ -2,6 +2,7 @@
 //! tensor of a given model: that is the plan.
 
 mod attention;
+mod auto_round;
 mod biases;
 mod choice;
 mod file;
@@ -257,8 +258,8 @@ impl Recipe {
 
     /// Returns whether the rounding takes what it needs to know of inputs from the statistics of a file, layer by layer.
     pub fn rounds_with_statistics(&self) -> bool {
-        let Algorithms { rotation, transforms, rounding, tuning, correction, .. } = &self.algorithms;
-        let rounds_alone = rotation.is_none() && transforms.is_empty() && tuning.is_none() && correction.is_none();
+        let Algorithms { rotation, transforms, rounding, tunings, correction, .. } = &self.algorithms;
+        let rounds_alone = rotation.is_none() && transforms.is_empty() && tunings.is_empty() && correction.is_none();
         self.statistics.is_some() && rounds_alone && rounding.needs() == Needs::Hessian
     }
 

@@ -28,7 +28,7 @@ pub struct RecipeArgs {
     /// `kvant list schemes` lists the names. For ONNX graphs a preset (`kvant list presets`).
     #[arg(short, long, visible_alias = "preset", value_name = "SCHEME", required_unless_present_any = ["recipe", "components", "layer_types", "towers"])]
     pub scheme: Option<String>,
-    /// Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take precedence over it
+    /// Recipe file: TOML, JSON of AMD Quark, compressed-tensors or AutoRound, or llm-compressor's YAML; options take precedence over it
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub recipe: Option<PathBuf>,
     /// Quantize weights only; activations stay in float
@@ -70,7 +70,7 @@ pub struct RecipeArgs {
     pub exclude: Vec<String>,
     /// Algorithms, e.g. gptq (`kvant list algorithms`)
     ///
-    /// For checkpoints: rotate, transforms, one rounding, autoround and bias-correction, with options after colons (`kvant list algorithm-options`), e.g.
+    /// For checkpoints: rotate, transforms, one rounding, autoround, tune and bias-correction, with options after colons (`kvant list algorithm-options`), e.g.
     /// awq,gptq:damping=0.05; the default is rtn, and all others but rotate and hqq need calibration data. For ONNX graphs, e.g. cle,bias-correction, in any order, also as suffixes of
     /// a preset. A file with AMD Quark's JSON (algo_config, or one of its objects) is accepted too. Replaces the algorithms of
     /// the recipe.

@@ -76,11 +76,52 @@ fn codes_that_are_learned_on_what_the_model_gives_lose_less() {
     // Inputs of few bits are read as the deployed model rounds them, and move the codes otherwise.
     loss("floats", "e2m1:g32:e8m0", "autoround:iterations=4");
     loss("rounded", "e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", "autoround:iterations=4");
+    loss("global_floats", "e2m1:g16:e4m3:f32", "autoround:iterations=4");
+    loss("global_rounded", "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!local", "autoround:iterations=4");
     let codes = |out: &str| {
         let file = std::fs::read(place.path(out).join("model.safetensors")).unwrap();
         file[tensor_range(&file, "model.layers.0.mlp.down_proj.weight")].to_vec()
     };
     assert!(codes("floats").len() == codes("rounded").len() && codes("floats") != codes("rounded"));
+    // So are those whose scale is static, which the calibration data give before the block learns: it starts farther from the float block.
+    let start = |out: &str| place.record(out)["tunings"][0]["loss_before"].as_f64().unwrap();
+    assert!(start("global_rounded") > 1.5 * start("global_floats"));
+}
+
+#[test]
+fn tuned_scales_and_norms_keep_codes_and_lose_less() {
+    let place = place();
+    let tensor = |out: &str, name: &str| {
+        let file = std::fs::read(place.path(out).join("model.safetensors")).unwrap();
+        file[tensor_range(&file, name)].to_vec()
+    };
+    let run = |out: &str, algorithm: &str| {
+        place.succeed(&quantize(&["-s", "int2:g64:search", "--algorithm", algorithm, "-o", out]));
+        place.divergence(out)
+    };
+    // The first block reads the same whatever the ones behind it become.
+    let layer = "model.layers.0.mlp.up_proj";
+    let norm = "model.layers.0.post_attention_layernorm.weight";
+    let (codes, scales) = (format!("{layer}.weight"), format!("{layer}.weight_scale"));
+    let before = run("before", "qronos:rounds=4");
+    let tuned = run("tuned", "qronos:rounds=4,tune:iterations=40");
+    assert!(tuned < before, "{tuned} {before}");
+    assert!(tensor("tuned", &codes) == tensor("before", &codes), "codes stay");
+    assert!(tensor("tuned", &scales) != tensor("before", &scales), "scales move");
+    assert!(tensor("tuned", norm) != tensor("before", norm), "norms move");
+    let record = place.record("tuned");
+    let blocks = record["tunings"].as_array().unwrap();
+    assert_eq!(blocks.len(), 4, "{record}");
+    for block in blocks {
+        let loss = |key: &str| block[key].as_f64().unwrap();
+        assert!(block["tuning"] == "tune" && loss("loss_after") <= loss("loss_before"), "{block}");
+    }
+    assert!(blocks.iter().any(|block| block["loss_after"] != block["loss_before"]), "{record}");
+    // Without a rate, norms stay; with weights, codes change.
+    let weights = run("weights", "qronos:rounds=4,tune:iterations=40:weights=on:norms=0");
+    assert!(weights < before, "{weights} {before}");
+    assert!(tensor("weights", norm) == tensor("before", norm), "norms stay");
+    assert!(tensor("weights", &codes) != tensor("before", &codes), "codes change");
 }
 
 #[test]
@@ -253,6 +294,7 @@ fn algorithm_output_does_not_depend_on_threads_or_memory() {
         ("b", "int8", "autosmoothquant,gptq"),
         ("c", "int3:g64", "adaround:num_iterations=12"),
         ("d", "uint4_wo_128", "hqq"),
+        ("e", "int3:g64", "gptq,autoround:iterations=3,tune:iterations=3"),
     ] {
         let run = |out: &str, options: &[&str]| {
             let out = format!("{name}{out}");
@@ -290,6 +332,7 @@ fn memory_stays_within_the_planned_figure() {
         ("uint4_wo_128", "awq,gptaq"),
         ("uint4_wo_128", "smoothquant"),
         ("uint4_wo_128", "adaround:num_iterations=12"),
+        ("uint4_wo_128", "tune:iterations=3:weights=on"),
         ("Q4_K_M", "imatrix"),
     ] {
         let options = ["-s", scheme, "--algorithm", algorithm, "--threads", "2"];
@@ -312,7 +355,8 @@ fn killed_blockwise_run_resumes_with_identical_output() {
     use std::time::{Duration, Instant};
     let place = place();
     fn args(out: &str) -> Vec<&str> {
-        quantize(&["-s", "uint4_wo_128", "--algorithm", "awq,gptaq", "--threads", "2", "-o", out])
+        let algorithm = "awq,gptaq,tune:iterations=3";
+        quantize(&["-s", "uint4_wo_128", "--algorithm", algorithm, "--threads", "2", "-o", out])
     }
     let begun = Instant::now();
     place.succeed(&args("whole"));

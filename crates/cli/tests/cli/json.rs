@@ -246,8 +246,9 @@ fn calibrated_json_matches_its_schema() {
     assert_eq!(*skipped, json!({"no_text": 1, "not_json": 1, "empty": 1}));
     let eval = check(&place, "eval", &["eval", "int8", "--data", "text.txt", "--seq-len", "64"]);
     assert_eq!(eval["quantized_activations"], json!(["inputs of 28 layers: int8:tensor!static"]));
-    let awq = ["--algorithm", "awq:ratios=2,gptq"];
+    let awq = ["--algorithm", "awq:ratios=2,gptq,tune:iterations=2"];
     let scaled = quantize(&[&["-s", "int4:g32"], &awq[..], &CALIBRATED].concat(), "awq");
+    assert!(has(&scaled["calibration"]["tunings"]), "{scaled}");
     assert!(has(&scaled["calibration"]["links"]) && scaled["calibration"]["held_out"].is_object(), "{scaled}");
     let starved = quantize(&["-s", "int4:g32", "--algorithm", "gptq", "--calib", "hello.txt"], "starved");
     let record = &starved["calibration"];

@@ -10,12 +10,12 @@ use kvant_quant::bias_correction::BiasCorrection;
 use kvant_quant::rotation::Rotate;
 use kvant_quant::rounding::{AnyRounding, Needs};
 use kvant_quant::transform::AnyTransform;
-use kvant_quant::tuning::AutoRound;
+use kvant_quant::tuning::Tuning;
 use kvant_weights::recipe_error::RecipeError;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is done to weights: a rotation, transforms in this order, then a rounding, then the tuning of what it chose; then to biases.
+/// What is done to weights: a rotation, transforms in this order, then a rounding, then tunings of what it chose; then to biases.
 ///
 /// ```
 /// use kvant_formats::algorithm::Algorithms;
@@ -33,8 +33,8 @@ pub struct Algorithms {
     pub transforms: Vec<AnyTransform>,
     /// The rounding.
     pub rounding: AnyRounding,
-    /// Whether what the rounding chose is tuned block by block, and how.
-    pub tuning: Option<AutoRound>,
+    /// How what the rounding chose is tuned block by block, one after the other; no two of a kind.
+    pub tunings: Vec<Tuning>,
     /// Whether biases make up for the mean error of codes, and how.
     pub correction: Option<BiasCorrection>,
 }
@@ -46,7 +46,7 @@ impl Default for Algorithms {
             rotation: None,
             transforms: Vec::new(),
             rounding: AnyRounding::nearest(),
-            tuning: None,
+            tunings: Vec::new(),
             correction: None,
         }
     }
@@ -73,13 +73,13 @@ impl Algorithms {
 
     /// Returns whether weights are only rounded to nearest, those of a rotated model included.
     pub fn is_plain(&self) -> bool {
-        let adjusts = self.tuning.is_some() || self.correction.is_some();
+        let adjusts = !self.tunings.is_empty() || self.correction.is_some();
         self.transforms.is_empty() && self.rounding.is_nearest() && !adjusts
     }
 
     /// Returns whether one of them needs layer inputs, so that the model is run block by block.
     pub fn need_data(&self) -> bool {
-        !self.transforms.is_empty() || self.see_inputs() || self.tuning.is_some()
+        !self.transforms.is_empty() || self.see_inputs() || !self.tunings.is_empty()
     }
 
     /// The rotation, where its matrices are learned from data.
@@ -98,9 +98,9 @@ impl Algorithms {
         let transforms = self.transforms.iter().cloned().map(Algorithm::Transform);
         let says_more = !self.rounding.is_nearest() || self.is_default();
         let rounding = says_more.then(|| Algorithm::Rounding(self.rounding.clone()));
-        let tuning = self.tuning.map(Algorithm::Tuning);
+        let tunings = self.tunings.iter().copied().map(Algorithm::Tuning);
         let correction = self.correction.map(Algorithm::Correction);
-        rotation.into_iter().chain(transforms).chain(rounding).chain(tuning).chain(correction).collect()
+        rotation.into_iter().chain(transforms).chain(rounding).chain(tunings).chain(correction).collect()
     }
 
     /// The algorithms one by one as they are spelled.
@@ -166,7 +166,7 @@ impl List<'_> {
                 Algorithm::Rotation(rotation) => algorithms.rotation = Some(rotation),
                 Algorithm::Transform(transform) => algorithms.transforms.push(transform),
                 Algorithm::Rounding(rounding) => algorithms.rounding = rounding,
-                Algorithm::Tuning(tuning) => algorithms.tuning = Some(tuning),
+                Algorithm::Tuning(tuning) => algorithms.tunings.push(tuning),
                 Algorithm::Correction(correction) => algorithms.correction = Some(correction),
             }
         }
@@ -196,6 +196,8 @@ mod tests {
             "bias-correction",
             "awq,gptq,bias-correction:strength=0.5",
             "rotate:size=32:steps=100:rate=0.25,qronos",
+            "qronos:rounds=4,autoround:preset=light:seed=7,tune:weights=on",
+            "tune,autoround",
         ] {
             assert_eq!(text.parse::<Algorithms>().unwrap().to_string(), text);
         }
@@ -235,6 +237,7 @@ mod tests {
         assert!(message("gptq,awq").ends_with("`awq` changes weights, which `gptq` before it has rounded already"));
         assert_eq!(error("gptq,awq").hint().unwrap(), "give `awq` first: awq,gptq");
         assert!(message("rtn,awq").contains("`rtn` before it"));
+        assert_eq!(message("tune,autoround,tune"), "‹algorithm›: `tune` is given twice");
         assert_eq!(message("awq,awq:clip=off"), "‹algorithm›: `awq` is given twice");
     }
 }

@@ -8,7 +8,7 @@ use kvant_quant::registry::AlgorithmRow as Row;
 use kvant_quant::rotation::{self, Rotate};
 use kvant_quant::rounding::{self, AnyRounding};
 use kvant_quant::transform::{self, AnyTransform};
-use kvant_quant::tuning::{self, AutoRound};
+use kvant_quant::tuning::Tuning;
 use kvant_weights::recipe_error::{RecipeError, quoted};
 use std::fmt;
 
@@ -21,8 +21,8 @@ pub enum Algorithm {
     Transform(AnyTransform),
     /// It chooses codes.
     Rounding(AnyRounding),
-    /// It moves codes and scales of a whole block once they are chosen.
-    Tuning(AutoRound),
+    /// It changes what was chosen for a whole block.
+    Tuning(Tuning),
     /// It changes biases once codes are chosen.
     Correction(BiasCorrection),
 }
@@ -71,11 +71,11 @@ impl Algorithm {
         let roundings = algorithm::roundings().into_iter().map(|row| of_rounding(&row));
         let correction = bias_correction::row();
         let correction = AlgorithmRow::new(&correction, Algorithm::Correction(correction.default));
-        let tuning = tuning::row();
-        let tuning = AlgorithmRow::new(&tuning, Algorithm::Tuning(tuning.default));
+        let of_tuning = |row: &Row<Tuning>| AlgorithmRow::new(row, Algorithm::Tuning(row.default));
+        let tunings = algorithm::tunings().into_iter().map(|row| of_tuning(&row));
         let rotation = rotation::row();
         let rotation = AlgorithmRow::new(&rotation, Algorithm::Rotation(rotation.default));
-        std::iter::once(rotation).chain(transforms).chain(roundings).chain([tuning, correction]).collect()
+        std::iter::once(rotation).chain(transforms).chain(roundings).chain(tunings).chain([correction]).collect()
     }
 
     /// The algorithm of a name with options and their values; `None` for an unknown name.
@@ -123,7 +123,7 @@ impl Algorithm {
             Algorithm::Rotation(rotation) => options::shown(rotation),
             Algorithm::Transform(transform) => transform.settings(),
             Algorithm::Rounding(rounding) => rounding.settings(),
-            Algorithm::Tuning(tuning) => options::shown(tuning),
+            Algorithm::Tuning(tuning) => tuning.settings(),
             Algorithm::Correction(correction) => options::shown(correction),
         }
     }
@@ -134,7 +134,7 @@ impl Algorithm {
             Algorithm::Rotation(_) => rotation::NAME,
             Algorithm::Transform(transform) => transform.name(),
             Algorithm::Rounding(rounding) => rounding.name(),
-            Algorithm::Tuning(_) => tuning::NAME,
+            Algorithm::Tuning(tuning) => tuning.name(),
             Algorithm::Correction(_) => bias_correction::NAME,
         }
     }

@@ -54,6 +54,11 @@ pub struct Vector {
 }
 
 impl Vector {
+    /// The position of the tensor among those of the checkpoint.
+    pub fn tensor(&self) -> usize {
+        self.tensor
+    }
+
     /// The type that its elements are stored in.
     pub fn source(&self) -> FloatDType {
         self.source

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub struct Recipe {
     /// A named scheme, a spelling such as `int4:g128`, or for graphs a preset.
     pub scheme: Option<String>,
-    /// A recipe file: Kvant's TOML, a `quantization_config` of AMD Quark or compressed-tensors, or a recipe of llm-compressor.
+    /// A recipe file: Kvant's TOML, a `quantization_config` of AMD Quark, compressed-tensors or AutoRound, or a recipe of llm-compressor.
     pub file: Option<PathBuf>,
     /// How much time the result is worth, in place of scales and algorithms.
     pub quality: Option<QualityLevel>,

@@ -3,7 +3,7 @@
 use super::Section;
 use crate::text::counts::Line;
 use crate::text::{Align, Table};
-use kvant_checkpoint::blockwise::{BlockwiseReport, LayerReport};
+use kvant_checkpoint::blockwise::{BlockwiseReport, LayerReport, TuningReport};
 use kvant_data::calibration::HeldOut;
 use kvant_quant::counts::number;
 
@@ -19,7 +19,8 @@ pub fn sections(report: &BlockwiseReport) -> Vec<Section> {
     }
     let more = report.layers.len().saturating_sub(MOST);
     let rest = (more > 0 && !sections.is_empty()).then(|| ("further layers", format!("{more}: see calibration.json")));
-    let lines: Vec<Line> = rest.into_iter().chain(mean(report)).chain(unscaled(report)).collect();
+    let lines: Vec<Line> =
+        rest.into_iter().chain(mean(report)).chain(tuned(&report.tunings)).chain(unscaled(report)).collect();
     sections.extend((!lines.is_empty()).then_some(Section::Lines(lines)));
     sections
 }
@@ -64,6 +65,24 @@ fn mean(report: &BlockwiseReport) -> impl Iterator<Item = Line> + use<> {
     mean.into_iter().chain(on)
 }
 
+/// What tunings gained, each in the geometric mean of the blocks.
+fn tuned(reports: &[TuningReport]) -> Option<Line> {
+    let mut names: Vec<&str> = Vec::new();
+    for report in reports {
+        if !names.contains(&report.tuning.as_str()) {
+            names.push(&report.tuning);
+        }
+    }
+    let gain = |name: &&str| {
+        let own = reports.iter().filter(|report| report.tuning == *name && report.loss_after > 0.0);
+        let logarithms: Vec<f64> = own.map(|report| (report.loss_after / report.loss_before).ln()).collect();
+        let mean = logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64;
+        format!("{name} lowered the loss of blocks by {:.1} %", 100.0 * (1.0 - mean.exp()))
+    };
+    let gains: Vec<String> = names.iter().map(gain).collect();
+    (!gains.is_empty()).then(|| ("tuning", gains.join(", ")))
+}
+
 /// Smoothing pairs to which a requested transform was not applied.
 fn unscaled(report: &BlockwiseReport) -> Option<Line> {
     let left = report.links.iter().filter(|link| link.largest_scale.is_none());
@@ -96,6 +115,22 @@ mod tests {
             dead_columns: 0,
             note: None,
         }
+    }
+
+    #[test]
+    fn tunings_are_summed_up_over_blocks() {
+        let report = |block, tuning: &str, loss_after| TuningReport {
+            block,
+            tuning: tuning.to_owned(),
+            tokens: 9,
+            loss_before: 0.4,
+            loss_after,
+        };
+        let reports = [report(0, "autoround", 0.2), report(0, "tune", 0.4), report(1, "autoround", 0.05)];
+        let (title, text) = tuned(&reports).unwrap();
+        let expected = "autoround lowered the loss of blocks by 75.0 %, tune lowered the loss of blocks by 0.0 %";
+        assert_eq!((title, text.as_str()), ("tuning", expected));
+        assert_eq!(tuned(&[]), None);
     }
 
     fn plain(report: &BlockwiseReport) -> String {

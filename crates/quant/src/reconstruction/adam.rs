@@ -2,13 +2,15 @@
 //!
 //! Source: Kingma and Ba, Adam: A Method for Stochastic Optimization, arXiv 1412.6980, with the usual constants.
 
+use rayon::prelude::*;
+
 const FIRST: f32 = 0.9;
 const SECOND: f32 = 0.999;
 const EPSILON: f32 = 1e-8;
 
 /// The constants of one iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Adam {
+pub(crate) struct Adam {
     /// The learning rate over the first moment's correction.
     rate: f32,
     /// The inverse of the second moment's correction.
@@ -17,9 +19,9 @@ pub(super) struct Adam {
 
 /// The moments of parameters.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Moments {
-    pub first: Vec<f32>,
-    pub second: Vec<f32>,
+pub(crate) struct Moments {
+    pub(super) first: Vec<f32>,
+    pub(super) second: Vec<f32>,
 }
 
 impl Moments {
@@ -36,6 +38,22 @@ impl Moments {
         {
             *parameter -= rates(i) * adam.step(*gradient, first, second);
         }
+    }
+}
+
+/// Parameters that one thread takes at a time.
+const BAND: usize = 1 << 14;
+
+impl Moments {
+    /// Turns gradients into the steps of their parameters, on all threads.
+    pub fn steps(&mut self, adam: Adam, gradients: &mut [f32]) {
+        let moments = self.first.par_chunks_mut(BAND).zip(self.second.par_chunks_mut(BAND));
+        gradients.par_chunks_mut(BAND).zip(moments).for_each(|(gradients, (first, second))| {
+            let moments = first.iter_mut().zip(second);
+            for (gradient, (first, second)) in gradients.iter_mut().zip(moments) {
+                *gradient = adam.step(*gradient, first, second);
+            }
+        });
     }
 }
 

@@ -29,6 +29,7 @@ mod settings;
 mod variables;
 
 pub use activation_function::ActivationFunction;
+pub(crate) use adam::{Adam, Moments};
 pub use module::{Module, Sample, Samples, Shape};
 pub use objective::Gradients;
 pub use run::{Reconstructed, Stopped, reconstruct, reconstruct_from_hessian};

@@ -55,10 +55,34 @@ impl LatentWeight {
         latent
     }
 
-    /// Moves latent values by `rate` distances of the grid, and factors of scales by `scale_rate`, against the signs of the gradient.
-    pub fn step(&mut self, gradient: &[f32], rate: f32, scale_rate: f32) {
+    /// Moves latent values by `rate` distances of the grid, and factors of scales by `scale_rate`, against the signs of the gradient,
+    /// which is lost.
+    pub fn step(&mut self, gradient: &mut [f32], rate: f32, scale_rate: f32) {
+        let mut slopes = self.pull_back(gradient);
+        let sign = |slope: &mut f32| *slope = if *slope == 0.0 { 0.0 } else { slope.signum() };
+        gradient.iter_mut().for_each(sign);
+        slopes.iter_mut().for_each(sign);
+        self.descend(gradient, rate, &slopes, scale_rate);
+    }
+
+    /// Turns the gradient of values into that of latent values; returns that of the factors of scales.
+    pub(in crate::rounding) fn pull_back(&self, gradient: &mut [f32]) -> Vec<f32> {
+        // The scheme has codes, or there would be no latent weight.
+        let pulled = PullBack { of: self, gradient };
+        on_grid(self.tensor.scheme(), self.context, self.tensor.global_scale(), pulled).unwrap_or_default()
+    }
+
+    /// Moves latent values by `rate` distances of the grid for each step of 1, and factors by `scale_rate`, down.
+    pub(in crate::rounding) fn descend(&mut self, steps: &[f32], rate: f32, of_factors: &[f32], scale_rate: f32) {
         // As above.
-        let _ = self.on_grid(Move { gradient, rate, scale_rate });
+        let _ = self.on_grid(Descend { steps, rate });
+        // Half of a power of two, or twice as much, is no small step.
+        if scale_rate == 0.0 || self.storable().are_powers_of_two() {
+            return;
+        }
+        for (factor, step) in self.factors.iter_mut().zip(of_factors) {
+            *factor = (*factor - scale_rate * step).clamp(1.0 - REACH, 1.0 + REACH);
+        }
     }
 
     /// The tensor that it is rounded to now.
@@ -142,58 +166,73 @@ impl Edit for Start<'_> {
     }
 }
 
-/// One step down the gradient.
-struct Move<'a> {
-    gradient: &'a [f32],
+/// A step down.
+struct Descend<'a> {
+    steps: &'a [f32],
     rate: f32,
-    scale_rate: f32,
 }
 
-impl Edit for Move<'_> {
+impl Edit for Descend<'_> {
     fn apply<G: Grid>(self, of: &mut LatentWeight, grid: G, scaled: Scaled) {
         let (_, columns) = of.tensor.shape();
         let steps = of.steps(scaled);
         let mut latent = std::mem::take(&mut of.latent);
-        // For each row the slopes of its scales.
-        let slopes: Vec<Vec<f32>> = map_bands(&mut latent, columns, &|row, latent| {
+        map_bands(&mut latent, columns, &|row, latent| {
             let (width, first) = of.tiles(row);
-            let gradient = &self.gradient[row * columns..][..columns];
-            let parts = latent.chunks_mut(width).zip(gradient.chunks(width)).enumerate();
-            parts.map(|(tile, (latent, gradient))| self.tile(grid, steps[first + tile], latent, gradient)).collect()
+            for (column, (latent, down)) in latent.iter_mut().zip(&self.steps[row * columns..]).enumerate() {
+                if *down != 0.0 {
+                    *latent -= self.rate * grid.spacing(*latent, steps[first + column / width]) * down;
+                }
+            }
         });
         of.latent = latent;
-        // Half of a power of two, or twice as much, is no small step.
-        if self.scale_rate == 0.0 || of.storable().are_powers_of_two() {
-            return;
-        }
-        let mut of_scales = vec![0.0f32; of.scales.len()];
-        for (row, slopes) in slopes.iter().enumerate() {
-            let (_, first) = of.tiles(row);
-            of_scales[first..].iter_mut().zip(slopes).for_each(|(sum, slope)| *sum += slope);
-        }
-        for ((factor, slope), scale) in of.factors.iter_mut().zip(of_scales).zip(&of.scales) {
-            let down = if slope == 0.0 { 0.0 } else { (slope * scale).signum() };
-            *factor = (*factor - self.scale_rate * down).clamp(1.0 - REACH, 1.0 + REACH);
-        }
     }
 }
 
-impl Move<'_> {
-    /// Moves the latent values of a tile; the slope of its scale.
-    fn tile<G: Grid>(&self, grid: G, step: Step, latent: &mut [f32], gradient: &[f32]) -> f32 {
-        let ends = [f32::MIN, f32::MAX].map(|far| grid.nearest(far, step).1);
-        let (low, high) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
-        let mut slope = 0.0;
-        for (latent, gradient) in latent.iter_mut().zip(gradient) {
-            let (_, value) = grid.nearest(*latent, step);
-            let is_within = (low..=high).contains(latent);
-            slope += gradient * if is_within { value - *latent } else { value };
-            if is_within && *gradient != 0.0 {
-                *latent -= self.rate * grid.spacing(*latent, step) * gradient.signum();
-            }
+/// From the gradient of values to those of latent values and factors.
+struct PullBack<'a> {
+    of: &'a LatentWeight,
+    gradient: &'a mut [f32],
+}
+
+impl OnGrid for PullBack<'_> {
+    type Output = Vec<f32>;
+
+    fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Vec<f32> {
+        let of = self.of;
+        let (_, columns) = of.tensor.shape();
+        let steps = of.steps(scaled);
+        // For each row the slopes of its scales.
+        let rows: Vec<Vec<f32>> = map_bands(self.gradient, columns, &|row, gradient| {
+            let (width, first) = of.tiles(row);
+            let latent = &of.latent[row * columns..][..columns];
+            let parts = latent.chunks(width).zip(gradient.chunks_mut(width)).enumerate();
+            parts.map(|(tile, (latent, gradient))| pull_back(grid, steps[first + tile], latent, gradient)).collect()
+        });
+        let mut slopes = vec![0.0f32; of.scales.len()];
+        for (row, own) in rows.iter().enumerate() {
+            let (_, first) = of.tiles(row);
+            slopes[first..].iter_mut().zip(own).for_each(|(sum, slope)| *sum += slope);
         }
-        slope / step.scale
+        slopes.iter_mut().zip(&of.scales).for_each(|(slope, scale)| *slope *= scale);
+        slopes
     }
+}
+
+/// Leaves the gradient of latent values of a tile; returns the slope of its scale.
+fn pull_back<G: Grid>(grid: G, step: Step, latent: &[f32], gradient: &mut [f32]) -> f32 {
+    let ends = [f32::MIN, f32::MAX].map(|far| grid.nearest(far, step).1);
+    let (low, high) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+    let mut slope = 0.0;
+    for (latent, gradient) in latent.iter().zip(gradient) {
+        let (_, value) = grid.nearest(*latent, step);
+        let is_within = (low..=high).contains(latent);
+        slope += *gradient * if is_within { value - *latent } else { value };
+        if !is_within {
+            *gradient = 0.0;
+        }
+    }
+    slope / step.scale
 }
 
 /// What latent values are rounded to.
@@ -263,8 +302,8 @@ mod tests {
             // Towards zero: the gradient of half the sum of squares is the value.
             let before: f32 = latent.values().iter().map(|v| v * v).sum();
             for _ in 0..20 {
-                let gradient = latent.values();
-                latent.step(&gradient, 0.05, 0.01);
+                let mut gradient = latent.values();
+                latent.step(&mut gradient, 0.05, 0.01);
             }
             let after: f32 = latent.values().iter().map(|v| v * v).sum();
             assert!(after < 0.9 * before, "{scheme}: {before} {after}");

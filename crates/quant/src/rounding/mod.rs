@@ -14,6 +14,7 @@ mod reconstruction;
 mod rtn;
 mod steps;
 mod tiles;
+mod tuned;
 mod value_grid;
 mod weights;
 
@@ -27,4 +28,5 @@ pub use nearest::{Nearest, nearest};
 pub use problem::{Grid, LayerError, LayerProblem, Needs, RoundedLayer, SampleError, SharedInputs};
 pub use reconstruction::{AdaQuant, AdaRound, Span, Training};
 pub use rtn::{RoundingError, Rtn, Scratch, TensorContext};
+pub use tuned::{TunedParts, TunedWeight, TuningRates};
 pub use weights::Weights;

@@ -196,6 +196,24 @@ impl Block {
         [self.mixer.layers(), self.feed_forward.layers()].concat().into_iter().chain(beside).collect()
     }
 
+    /// The norms of the stream, of branches, and of attention and a dense network within.
+    pub fn norms(&self) -> Vec<&NormLayer> {
+        let on_stream =
+            [&self.attention_input, &self.attention_output, &self.feed_forward_input, &self.feed_forward_output];
+        let attention = match &self.mixer {
+            TokenMixer::Attention(layer) => Some(layer),
+            _ => None,
+        };
+        let heads = attention.iter().flat_map(|layer| layer.head_norms.iter());
+        let heads = heads.flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
+        let within = attention.iter().flat_map(|layer| layer.value_norm.iter().chain(&layer.heads_norm));
+        let hidden = match &self.feed_forward {
+            FeedForward::Dense(mlp) => mlp.hidden_norm.as_ref(),
+            FeedForward::Mixture(_) | FeedForward::Absent => None,
+        };
+        on_stream.into_iter().flatten().chain(heads).chain(within).chain(hidden).collect()
+    }
+
     /// The mixture of experts, alone or beside a dense network.
     pub fn mixture(&self) -> Option<&Mixture> {
         match &self.feed_forward {

@@ -103,7 +103,7 @@ impl<'r> Tape<'r, '_> {
         self.record(Step::Join { x, branch, scale: 1.0 }, out)
     }
 
-    fn join(&mut self, block: &Block, x: Var, branch: Var, (norm, scales): BehindBranch<'r>) -> Var {
+    fn join(&mut self, block: &'r Block, x: Var, branch: Var, (norm, scales): BehindBranch<'r>) -> Var {
         let mut branch = self.normed(norm, branch);
         if let Some(scales) = scales {
             let (scales, count) = (self.run.vector(Some(scales)), self.value(branch).len());

@@ -1,4 +1,4 @@
-//! Gradients of a block's weights: the block runs on a tape that keeps what each step has read, and is then followed backwards.
+//! Gradients of a block's weights and norms: the block runs on a tape that keeps what each step has read, and is then followed backwards.
 //!
 //! [`BlockGradient::forward`] computes what [`Runner::block`](super::Runner::block) does in f32, with dense weights that the caller gives, and
 //! [`Recorded::backward`] turns the gradient of the block's output into those of its weights. Routers choose as they did: their
@@ -24,7 +24,7 @@ use super::layout::SequenceLayout;
 use super::options::ForwardOptions;
 use super::runner::Runner;
 use super::sequence::SequenceLength;
-use super::tensors::Projection;
+use super::tensors::{Projection, Vector};
 use super::weight_overrides::WeightOverrides;
 pub use head::{HeadDivergence, divergence_gradient, missing_in_head, sampled_gradient};
 use kvant_model::family::Activation;
@@ -32,13 +32,43 @@ use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 use std::ops::Range;
-use tape::{StepGradients, Tape};
+use tape::{NormedRows, StepGradients, Tape};
 
 /// Values for weights, by the names of modules: row-major, `[outputs, inputs]`.
 pub type Weights = HashMap<String, Vec<f32>>;
 
+/// Values for vectors, such as weights of norms.
+pub type Vectors = HashMap<Vector, Vec<f32>>;
+
+/// The gradients of what is named: of linear layers and of weights of norms.
+#[derive(Clone, Debug, Default)]
+pub struct BlockGradients {
+    /// Of linear layers.
+    pub weights: Weights,
+    /// Of norms whose weight is one vector.
+    pub norms: Vectors,
+}
+
+impl StepGradients for BlockGradients {
+    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
+        let Some(weight) = self.weights.get_mut(&layer.module) else { return };
+        let rows = gradient.len() / layer.rows;
+        let place = MatrixMut::new(weight, layer.rows, layer.columns, layer.columns);
+        let out = Matrix::new(gradient, rows, layer.rows, layer.rows);
+        let read = Matrix::new(read, rows, layer.columns, layer.columns);
+        multiply_add(place, out.transposed(), read, 1.0, Threads::Pool);
+    }
+
+    fn norm(&mut self, rows: &NormedRows<'_>) {
+        let [weight] = rows.layer.weight.as_slice() else { return };
+        if let Some(sum) = self.norms.get_mut(weight) {
+            sum.iter_mut().zip(rows.weight_gradient()).for_each(|(sum, own)| *sum += own);
+        }
+    }
+}
+
 /// Sees the gradients of a block on the way back.
-pub trait BlockGradients {
+pub trait BlockVisitor {
     /// The gradient of the outputs of a module, and what it has read, a row for each token.
     fn linear(&mut self, module: &str, gradient: &[f32], read: &[f32]);
 
@@ -47,15 +77,15 @@ pub trait BlockGradients {
 }
 
 /// The same of steps.
-struct OfSteps<'g>(&'g mut dyn BlockGradients);
+struct OfSteps<'g>(&'g mut dyn BlockVisitor);
 
 impl StepGradients for OfSteps<'_> {
     fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
         self.0.linear(&layer.module, gradient, read);
     }
 
-    fn norm(&mut self, norm: &NormLayer, gradient: &[f32]) {
-        self.0.norm(norm, gradient);
+    fn norm(&mut self, rows: &NormedRows<'_>) {
+        self.0.norm(rows.layer, rows.gradient);
     }
 }
 
@@ -104,6 +134,12 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
         };
         let layers = decoder.blueprint().blocks[self.index].layers();
         layers.into_iter().map(|layer| (layer.module.clone(), weight(layer).all_values(Isa::best()))).collect()
+    }
+
+    /// The norms of the block whose weight is one vector, those of queries, keys and values included.
+    pub fn norms(&self) -> Vec<&'r NormLayer> {
+        let norms = self.runner.decoder().blueprint().blocks[self.index].norms();
+        norms.into_iter().filter(|norm| norm.weight.len() == 1).collect()
     }
 
     /// Runs the block on rows `x` of sequences, with these weights of all its linear layers. Of the options, those of
@@ -159,19 +195,11 @@ impl Recorded<'_, '_> {
         }
     }
 
-    /// Adds the gradients of the weights that `gradients` names, for a gradient of the output; returns that of the input, of an
+    /// Adds the gradients of what `gradients` names, for a gradient of the output; returns that of the input, of an
     /// encoder-decoder of the rows that the block changes.
-    pub fn backward(self, output: Vec<f32>, gradients: &mut Weights) -> Vec<f32> {
+    pub fn backward(self, output: Vec<f32>, gradients: &mut BlockGradients) -> Vec<f32> {
         let output = self.own(output);
-        let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| {
-            let Some(weight) = gradients.get_mut(&layer.module) else { return };
-            let rows = out.len() / layer.rows;
-            let place = MatrixMut::new(weight, layer.rows, layer.columns, layer.columns);
-            let out = Matrix::new(out, rows, layer.rows, layer.rows);
-            let read = Matrix::new(x, rows, layer.columns, layer.columns);
-            multiply_add(place, out.transposed(), read, 1.0, Threads::Pool);
-        };
-        self.tape.backward(self.output, output, self.input, &mut linear)
+        self.tape.backward(self.output, output, self.input, gradients)
     }
 
     /// Returns the gradient of the input, for a gradient of the output. `linear` sees every linear layer by its module: the gradient of its
@@ -183,7 +211,7 @@ impl Recorded<'_, '_> {
     }
 
     /// The same, where norms are seen too.
-    pub fn backward_with(self, output: Vec<f32>, seen: &mut dyn BlockGradients) -> Vec<f32> {
+    pub fn backward_with(self, output: Vec<f32>, seen: &mut dyn BlockVisitor) -> Vec<f32> {
         let output = self.own(output);
         self.tape.backward(self.output, output, self.input, &mut OfSteps(seen))
     }

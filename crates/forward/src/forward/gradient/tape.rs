@@ -12,7 +12,7 @@ use super::activation::{Form, activation_gradient};
 use super::attention::AttentionStep;
 use super::delta_rule::{DeltaGradients, DeltaStep};
 use super::mixers::convolution_gradient;
-use super::norm::norm_gradient;
+use super::norm::{norm_gradient, norm_weight_gradient};
 use super::state_space::{ScanGradients, ScanStep, StateSpaceGradients, StateSpaceStep};
 use kvant_model::family::{Activation, Pairing};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
@@ -24,13 +24,30 @@ pub(super) trait StepGradients {
     /// A linear layer: the gradient of its outputs, and what it has read, a row for each token.
     fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]);
 
-    /// A norm of the stream: the gradient of its outputs.
-    fn norm(&mut self, _norm: &NormLayer, _gradient: &[f32]) {}
+    /// A norm.
+    fn norm(&mut self, _rows: &NormedRows<'_>) {}
 }
 
 impl<F: FnMut(&Projection, &[f32], &[f32])> StepGradients for F {
     fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
         self(layer, gradient, read);
+    }
+}
+
+/// What a norm has read, and the gradient of what it gave.
+pub(super) struct NormedRows<'s> {
+    pub(super) layer: &'s NormLayer,
+    pub(super) gradient: &'s [f32],
+    norm: &'s NormWeights,
+    x: &'s [f32],
+    width: usize,
+    layout: HeadLayout,
+}
+
+impl NormedRows<'_> {
+    /// The gradient of the norm's weight.
+    pub(super) fn weight_gradient(&self) -> Vec<f32> {
+        norm_weight_gradient(self.norm, self.x, self.gradient, self.width, self.layout)
     }
 }
 
@@ -203,8 +220,9 @@ impl<'r, 'a> Tape<'r, 'a> {
             }
             Step::Quantize { x } => gradients.add(x, out),
             Step::Norm { layer, norm, width, layout, x } => {
-                seen.norm(layer, &out);
-                norm_gradient(&norm, self.value(x), &mut out, width, layout);
+                let x_rows = self.value(x);
+                seen.norm(&NormedRows { layer, gradient: &out, norm: &norm, x: x_rows, width, layout });
+                norm_gradient(&norm, x_rows, &mut out, width, layout);
                 gradients.add(x, out);
             }
             Step::Turn { rotary, pairing, width, layout, x } => {

@@ -1,7 +1,9 @@
 //! Gradients against differences of the block's output, and the tape's output against the block's.
 
+use super::super::tensors::Vector;
 use super::super::{Decoder, Runner, cpu::Cpu};
-use super::{BlockGradient, Weights};
+use super::{BlockGradient, BlockGradients, Weights};
+use crate::forward::{ForwardOptions, WeightOverrides};
 use kvant_container::Checkpoint;
 use std::path::Path;
 
@@ -36,7 +38,13 @@ fn check(model: &str) {
         assert!((a - b).abs() < 1e-5 * largest, "{a} {b}");
     }
     let along = noise(expected.len(), 1);
-    let mut gradients: Weights = stored.iter().map(|(name, values)| (name.clone(), vec![0.0; values.len()])).collect();
+    let norms: Vec<(&Vector, Vec<f32>)> =
+        gradient.norms().iter().map(|norm| (&norm.weight[0], decoder.tensors().values(&norm.weight[0]))).collect();
+    assert!(norms.len() >= 2, "{model}");
+    let mut gradients = BlockGradients {
+        weights: stored.iter().map(|(name, values)| (name.clone(), vec![0.0; values.len()])).collect(),
+        norms: norms.iter().map(|(vector, values)| ((*vector).clone(), vec![0.0; values.len()])).collect(),
+    };
     let of_input = recorded.backward(along.clone(), &mut gradients);
     let step = 1e-2;
     let differences = |moved: &dyn Fn(f32) -> f64| (moved(step) - moved(-step)) / f64::from(2.0 * step);
@@ -48,7 +56,8 @@ fn check(model: &str) {
             weights.insert(name.clone(), own.collect());
             score(&gradient, &weights, &x, &along)
         };
-        let product: f64 = gradients[name].iter().zip(&direction).map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
+        let product: f64 =
+            gradients.weights[name].iter().zip(&direction).map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
         let difference = differences(&moved);
         // Routers choose other experts, and have no gradient.
         if !name.ends_with("gate") {
@@ -57,6 +66,24 @@ fn check(model: &str) {
                 "{model} {name}: {product} {difference}"
             );
         }
+    }
+    for (vector, values) in &norms {
+        let direction = noise(values.len(), 3);
+        let moved = |step: f32| {
+            let mut overlay = WeightOverrides::default();
+            let own = values.iter().zip(&direction).map(|(value, along)| value + 0.1 * step * along);
+            overlay.set_vector(vector, own.collect());
+            let options = ForwardOptions { overlay: Some(&overlay), ..ForwardOptions::default() };
+            let recorded = gradient.forward(options, &stored, &x, LENGTH);
+            recorded.output().iter().zip(&along).map(|(out, along)| f64::from(*out) * f64::from(*along)).sum()
+        };
+        let along = gradients.norms[*vector].iter().zip(&direction);
+        let product: f64 = along.map(|(g, d)| 0.1 * f64::from(*g) * f64::from(*d)).sum();
+        let difference = differences(&moved);
+        assert!(
+            (product - difference).abs() < 2e-2 * difference.abs().max(0.05),
+            "{model} {vector:?}: {product} {difference}"
+        );
     }
     let direction = noise(x.len(), 5);
     let moved = |step: f32| {

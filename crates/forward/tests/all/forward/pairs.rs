@@ -5,7 +5,7 @@ use kvant_container::{Checkpoint, Diagnostic, Dtype, ErrorKind};
 use kvant_data::calibration::TokenDocument;
 use kvant_forward::evaluation::{Options, evaluate_documents};
 use kvant_forward::forward::cpu::Cpu;
-use kvant_forward::forward::gradient::{BlockGradient, Weights};
+use kvant_forward::forward::gradient::{BlockGradient, BlockGradients, Weights};
 use kvant_forward::forward::{
     ActivationHook, ActivationPoint, Decoder, ForwardError, ForwardOptions, Rows, Runner, SequenceLength, StartFrom,
     StopAt,
@@ -186,9 +186,11 @@ fn gradients_of_both_stacks_match_differences() {
                 let apart = recorded.output().iter().zip(&next).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(apart < 1e-4, "{family}, block {index}: {apart}");
                 let along: Vec<f32> = (0..x.len()).map(|i| ((i * 7919) % 1009) as f32 / 504.5 - 1.0).collect();
-                let mut gradients: Weights =
-                    stored.iter().map(|(name, values)| (name.clone(), vec![0.0; values.len()])).collect();
+                let zeros = |(name, values): (&String, &Vec<f32>)| (name.clone(), vec![0.0; values.len()]);
+                let mut gradients =
+                    BlockGradients { weights: stored.iter().map(zeros).collect(), ..BlockGradients::default() };
                 recorded.backward(along.clone(), &mut gradients);
+                let gradients = gradients.weights;
                 let score = |weights: &Weights| -> f64 {
                     let recorded = gradient.forward(Default::default(), weights, &x, length);
                     recorded.output().iter().zip(&along).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
