@@ -39,7 +39,7 @@ const OPTIONS: &[OptionRow] = &[
     OptionRow {
         name: "iterations",
         values: Values::COUNT,
-        about: "steps for each block, each on one batch of at most 2048 tokens",
+        about: "steps for each block, each on one batch: of at most 2048 tokens, for graphs of 8 samples",
     },
     OptionRow { name: "reach", values: Values::RATE, about: "how far codes can move, in distances of the grid" },
     OptionRow { name: "scales", values: Values::SHARE, about: "how far scales can move, as a share of themselves" },
