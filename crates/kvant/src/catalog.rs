@@ -324,6 +324,7 @@ fn graph_algorithm_row(row: &kvant_onnx::algorithm::AlgorithmRow) -> Vec<Value> 
     let kind = match row.default.stage() {
         Stage::Float => "transform",
         Stage::Rounding => "rounding",
+        Stage::Tuning => "tuning",
         Stage::Correction => "correction",
     };
     let settings = row.default.settings();

@@ -13,8 +13,8 @@ use kvant_quant::glob::Glob;
 use rayon::prelude::*;
 
 use crate::algorithm::{
-    self, Algorithm, AlgorithmError, Data, EqualizedPair, Rotations, Transformed, TransformedByData, Tunable,
-    transform, transform_with_data, tune,
+    self, Algorithm, AlgorithmError, Data, EqualizedPair, Importance, Rotations, Transformed, TransformedByData,
+    Tunable, search_blocks, transform, transform_with_data, tune, weighed_inputs,
 };
 use crate::calibration::{Observation, Observed, Settings, Watched};
 use crate::count::{self, Counts, constants, size};
@@ -25,8 +25,8 @@ use crate::kv_cache;
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{
-    Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place, refuse_idle_channels,
-    unmatched,
+    Activation, Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place,
+    refuse_idle_channels, unmatched,
 };
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Recipe};
@@ -407,16 +407,15 @@ impl Prepared {
     /// Statistics for the tensors whose ranges are needed; `None` if nothing depends on data.
     pub fn observation(&self) -> Observation {
         let sources = self.range_sources();
-        let needed = self.placement.activations.iter().filter(|(_, a)| a.provider.is_none() && a.range.is_none());
-        let ranged = needed.filter(|(_, a)| a.scheme.element.is_integer() || a.scheme.element.is_float8());
-        Observation::new(ranged.map(|(name, activation)| {
+        let ranges = Observation::new(self.ranged().map(|(name, activation)| {
             let s = activation.scheme;
             let settings = Settings {
                 percentile: self.recipe.percentile,
                 ..Settings::new(s.method, s.element, s.symmetric, s.scale)
             };
             (sources.observed(name), Watched { settings, channels: activation.channels })
-        }))
+        }));
+        ranges.with_squares(weighed_inputs(&self.model.graph, &self.placement))
     }
 
     /// Where the ranges of its tensors come from.
@@ -543,7 +542,18 @@ impl Prepared {
 
     /// Returns whether the model has to be run over data: for ranges, or for algorithms.
     pub fn needs_data(&self) -> bool {
+        self.ranged().next().is_some() || self.recipe.algorithms.need_data()
+    }
+
+    /// Returns whether data change the result, where they are there.
+    pub fn has_use_for_data(&self) -> bool {
         !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
+    }
+
+    /// Activations whose ranges are observed.
+    fn ranged(&self) -> impl Iterator<Item = (&String, &Activation)> {
+        let needed = self.placement.activations.iter().filter(|(_, a)| a.provider.is_none() && a.range.is_none());
+        needed.filter(|(_, a)| a.scheme.element.is_integer() || a.scheme.element.is_float8())
     }
 }
 
@@ -592,7 +602,9 @@ impl TransformedModel {
         prepared.placement.remove(&without_values);
         prepared.keep_clamps();
         let ranges = prepared.ranges(&observed.ranges);
-        let mut solution = solve(prepared.graph(), &prepared.placement, &ranges, spill)?;
+        let importance = Importance::new(prepared.graph(), &observed.mean_squares);
+        let importance = &|graph: &GraphProto, weight: &str| importance.of(graph, weight);
+        let mut solution = solve(prepared.graph(), &prepared.placement, &ranges, importance, spill)?;
         let mut adjusted = prepared.adjust(&mut solution)?;
         let mut unfit = BTreeSet::new();
         // Scales may change if a neighbour no longer has one.
@@ -604,10 +616,11 @@ impl TransformedModel {
             }
             prepared.placement.remove(&found);
             prepared.keep_clamps();
-            solution = solve(prepared.graph(), &prepared.placement, &ranges, spill)?;
+            solution = solve(prepared.graph(), &prepared.placement, &ranges, importance, spill)?;
             adjusted = prepared.adjust(&mut solution)?;
             unfit.extend(found);
         }
+        search_blocks(&prepared.model.graph, &prepared.recipe, &prepared.placement, importance, &mut solution)?;
         let mut tunable = Tunable {
             model: &mut prepared.model,
             recipe: &prepared.recipe,
@@ -615,7 +628,7 @@ impl TransformedModel {
             types: &prepared.types,
             unlimited: &changes.unlimited,
         };
-        let gains = tune(&mut tunable, &mut solution, data)?;
+        let tuned = tune(&mut tunable, &mut solution, data)?;
         let wide_biases = prepared.widen_biases(&solution)?;
         check_cancelled()?;
         let mut report = Report::new(&prepared, &solution, &ranges, observed.samples);
@@ -632,7 +645,9 @@ impl TransformedModel {
         report.methods(&prepared.methods(observed, &ranges));
         report.adjusted = adjusted;
         report.wide_biases = wide_biases;
-        report.gains = gains;
+        report.gains = tuned.gains;
+        report.learned_blocks = tuned.learned_blocks;
+        report.not_learned = tuned.not_learned;
         report.not_numbers = observed.non_finite.iter().cloned().collect();
         if prepared.recipe.npu {
             npu::simulate_hardware(&mut prepared.model, &prepared.types, &prepared.placement);

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::algorithm::{EqualizedPair, LayerGain, LeftInput, LeftStream, LimitedWeight, RotatedStream, ScaledInput};
+use crate::algorithm::{
+    EqualizedPair, LayerGain, LearnedBlock, LeftBlock, LeftInput, LeftStream, LimitedWeight, RotatedStream, ScaledInput,
+};
 use crate::count::{ConstantBytes, Counts};
 use crate::quantization::Range;
 use crate::verify::Saturation;
@@ -74,6 +76,12 @@ pub struct Report {
     pub limited_weights: Vec<LimitedWeight>,
     /// The gain of algorithms for each layer whose codes or biases they chose.
     pub gains: Vec<LayerGain>,
+    /// Blocks of layers whose codes and scales were learned together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub learned_blocks: Vec<LearnedBlock>,
+    /// Blocks that could not be learned together, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_learned: Vec<LeftBlock>,
     /// Tensors and nodes that are left in float, and why.
     pub left_in_float: Vec<(String, String)>,
     /// Tensors whose scale was changed for the hardware or for a bias.

@@ -11,7 +11,7 @@ use half::f16;
 use kvant_container::onnx::{GraphProto, Spill, TensorProto, shape, tensor_bytes};
 
 use crate::block_map::BlockMap;
-use crate::calibration_method::{WeightMethod, weight_parameters};
+use crate::calibration_method::{WeightMethod, weighed_parameters, weight_parameters};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::Index;
@@ -78,12 +78,14 @@ fn reads_bytes(placement: &Placement, bias: &Bias) -> bool {
 
 /// Solves for all tensors.
 ///
-/// `ranges` holds the observed ranges; `spill` checks for cancellation. Errors: a tensor that must have a range and has
+/// `ranges` holds the observed ranges; `importance` has how much the error of each element of a weight counts, where that is known; `spill`
+/// checks for cancellation. Errors: a tensor that must have a range and has
 /// none, NaN in a weight.
 pub fn solve(
     graph: &GraphProto,
     placement: &Placement,
     ranges: &Ranges,
+    importance: &dyn Fn(&GraphProto, &str) -> Option<Vec<f32>>,
     spill: Option<&Spill>,
 ) -> Result<Solution, QuantizeError> {
     let index = Index::new(graph);
@@ -91,7 +93,8 @@ pub fn solve(
     for (name, weight) in &placement.weights {
         spill.map_or(Ok(()), Spill::check)?;
         let Some(tensor) = index.constant(graph, name) else { continue };
-        solution.weights.insert(name.clone(), solve_weight(name, tensor, weight)?);
+        let importance = importance(graph, name);
+        solution.weights.insert(name.clone(), solve_weight(name, tensor, importance.as_deref(), weight)?);
     }
     for (name, activation) in placement.activations.iter().filter(|(_, a)| a.provider.is_none()) {
         let s = activation.scheme;
@@ -140,7 +143,12 @@ fn refuse(name: &str, values: &[f32], wrong: impl Fn(f32) -> bool) -> Result<(),
     }
 }
 
-fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec<Affine>, QuantizeError> {
+fn solve_weight(
+    name: &str,
+    tensor: &TensorProto,
+    importance: Option<&[f32]>,
+    weight: &Weight,
+) -> Result<Vec<Affine>, QuantizeError> {
     let values = values(tensor)?;
     refuse_nan(name, &values)?;
     if let Some(range) = weight.range {
@@ -148,7 +156,10 @@ fn solve_weight(name: &str, tensor: &TensorProto, weight: &Weight) -> Result<Vec
         return Ok(vec![affine(range, s.element, s.symmetric, s.scale)]);
     }
     let shape = shape(tensor).map_err(QuantizeError::Model)?;
-    Ok(weight_parameters(&values, &shape, weight.axis, weight.method()))
+    Ok(match importance.filter(|importance| importance.len() == values.len()) {
+        Some(importance) => weighed_parameters(&values, importance, &shape, weight.axis, weight.method()),
+        None => weight_parameters(&values, &shape, weight.axis, weight.method()),
+    })
 }
 
 impl Solution {
@@ -176,6 +187,27 @@ impl Solution {
         }
         raised.dedup();
         Ok(raised)
+    }
+
+    /// Returns whether the biases of bytes' products with a weight still have int32 codes if its scales shrink to a share of themselves.
+    pub(crate) fn has_room_for_biases(
+        &self,
+        graph: &GraphProto,
+        placement: &Placement,
+        weight: &str,
+        share: f32,
+    ) -> Result<bool, QuantizeError> {
+        let index = Index::new(graph);
+        let biases = placement.biases.iter().chain(&placement.float_biases);
+        for (name, bias) in biases.filter(|(_, bias)| bias.weight == weight && reads_bytes(placement, bias)) {
+            let Some(least) = self.least_scales(graph, &index, name, bias)? else { continue };
+            let scales = self.weights.get(weight).into_iter().flatten();
+            let mut shrunk: Vec<Affine> = scales.map(|a| Affine { scale: a.scale * share, ..*a }).collect();
+            if bias_scales::raise(&mut shrunk, &least, true, false) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The biases that int32 codes with the scale of the product cannot hold, where a product reads more than 8 bits. ONNX

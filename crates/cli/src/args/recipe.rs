@@ -42,8 +42,8 @@ pub struct RecipeArgs {
     pub quality: Option<QualityLevel>,
     /// How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax]
     ///
-    /// `search` tries scales for the least squared error, weighed by the inputs where a calibrated rounding sees them. Schemes that
-    /// name an observer keep it.
+    /// `search` tries scales for the least squared error, weighed by the inputs where a calibrated rounding sees them, and in graphs
+    /// wherever there are data. Schemes that name an observer keep it.
     #[arg(long, value_name = "OBSERVER")]
     pub scales: Option<ObserverRef>,
     /// Statistics of layers' inputs in a file, in place of calibration data

@@ -91,8 +91,8 @@ pub struct SearchArgs {
     pub weights_only: bool,
     /// How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax]
     ///
-    /// `search` tries scales for the least squared error, weighed by the inputs where a calibrated rounding sees them. Schemes that
-    /// name an observer keep it.
+    /// `search` tries scales for the least squared error, weighed by the inputs where a calibrated rounding sees them, and in graphs
+    /// wherever there are data. Schemes that name an observer keep it.
     #[arg(long, value_name = "OBSERVER", help_heading = "Recipe for any model")]
     pub scales: Option<ObserverRef>,
     /// Checkpoint format [default: that of the scheme's tool, or one that loads]

@@ -402,7 +402,8 @@ pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
 
 /// Opens the data; `None` where nothing depends on them.
 fn samples(job: &Job, prepared: &Prepared, reporter: &Reporter<'_>) -> Result<Option<Samples>, Error> {
-    if !prepared.needs_data() {
+    let is_used = prepared.has_use_for_data() && !job.data.files.is_empty();
+    if !prepared.needs_data() && !is_used {
         if !job.data.files.is_empty() {
             reporter.note("this recipe does not need calibration data: the result is measured on them");
         }

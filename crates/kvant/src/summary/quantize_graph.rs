@@ -95,6 +95,7 @@ fn note_tensors(report: &Report, remarks: &mut Remarks) {
     }
     note_methods(&report.tensors, remarks);
     note_gains(&report.gains, remarks);
+    note_blocks(report, remarks);
     for (name, reason) in &report.left_in_float {
         remarks.detail(format!("`{}` stays in float: {reason}", name));
     }
@@ -154,6 +155,26 @@ fn note_gains(gains: &[LayerGain], remarks: &mut Remarks) {
     if !gains.is_empty() {
         let layers = counts::number(gains.len(), "layer");
         remarks.note(format!("the error of {better} of {layers} fell; ‹verbose› lists each"));
+    }
+}
+
+/// What was learned for blocks of layers.
+fn note_blocks(report: &Report, remarks: &mut Remarks) {
+    for block in &report.learned_blocks {
+        let (before, after) = (10.0 * block.loss_before.log10(), 10.0 * block.loss_after.log10());
+        remarks.detail(format!("block of `{}`: {before:.1} dB to {after:.1} dB", block.layers.join("`, `")));
+    }
+    let better = report.learned_blocks.iter().filter(|block| block.loss_after < block.loss_before).count();
+    if !report.learned_blocks.is_empty() {
+        let blocks = counts::number(report.learned_blocks.len(), "block");
+        remarks.note(format!("learned rounding lowered the error of {better} of {blocks}; ‹verbose› lists each"));
+    }
+    for left in &report.not_learned {
+        remarks.detail(format!("block of `{}`: {}", left.layers.join("`, `"), left.reason));
+    }
+    if let [first, ..] = &report.not_learned[..] {
+        let blocks = counts::number(report.not_learned.len(), "block");
+        remarks.note(format!("{blocks} could not be learned as a whole: {}; ‹verbose› lists all", first.reason));
     }
 }
 

@@ -64,7 +64,11 @@ pub(super) struct Product {
 impl Form {
     /// `None` for layers that are nothing of the kind.
     pub fn of(layer: &Layer) -> Option<Form> {
-        let (node, weight) = (&layer.node, &layer.shape[..]);
+        Self::of_node(&layer.node, &layer.shape).filter(|form| form.shape.weights() == layer.weight.len())
+    }
+
+    /// The form of a node with a weight of a shape; `None` for nodes that are nothing of the kind.
+    pub fn of_node(node: &NodeProto, weight: &[usize]) -> Option<Form> {
         let form = match node.op_type() {
             "Conv" | "ConvTranspose" => convolution(node, weight),
             "Gemm" => product(
@@ -79,7 +83,7 @@ impl Form {
             "LayerNormalization" | "InstanceNormalization" => normalization(node, weight),
             _ => None,
         };
-        form.filter(|form| form.shape.weights() == layer.weight.len() && form.shape.weights() > 0)
+        form.filter(|form| form.shape.weights() > 0)
     }
 
     /// The position of an output's weight.
@@ -162,6 +166,47 @@ fn padding(node: &NodeProto, axes: usize, transposed: bool) -> Option<Padding> {
 impl Convolution {
     fn taps(&self) -> usize {
         self.kernel.iter().product()
+    }
+
+    /// The sizes of the outputs of a node for inputs of these sizes; `None` where the window does not fit them.
+    pub fn outputs(&self, node: &NodeProto, inputs: &[usize]) -> Option<Vec<usize>> {
+        let axes = self.kernel.len();
+        let list = |name: &str| ints_attribute(node, name).filter(|values| !values.is_empty());
+        if let Some(sizes) = list("output_shape").filter(|_| self.transposed) {
+            return sizes.iter().rev().take(axes).rev().map(|&size| usize::try_from(size).ok()).collect();
+        }
+        let output = |axis: usize| {
+            let number = |list: Option<&[i64]>, at: usize| list.map_or(Some(0), |values| values.get(at).copied());
+            let (input, stride) = (i64::try_from(*inputs.get(axis)?).ok()?, self.strides[axis] as i64);
+            let extent = (self.kernel[axis] as i64 - 1) * self.dilations[axis] as i64 + 1;
+            let same = matches!(string_attribute(node, "auto_pad"), Some("SAME_UPPER" | "SAME_LOWER"));
+            let pads = list("pads").filter(|_| matches!(self.padding, Padding::Explicit(_)));
+            let pads = number(pads, axis)? + number(pads, axes + axis)?;
+            let size = match (self.transposed, same) {
+                (false, true) => (input + stride - 1) / stride,
+                (true, true) => input * stride,
+                (false, false) => (input + pads - extent).checked_div(stride)? + 1,
+                (true, false) => (input - 1) * stride + number(list("output_padding"), axis)? + extent - pads,
+            };
+            usize::try_from(size).ok().filter(|size| *size > 0)
+        };
+        (inputs.len() == axes).then(|| (0..axes).map(output).collect())?
+    }
+
+    /// The patches of slopes along outputs of these sizes: their product with the weight, inputs and outputs exchanged, is the gradient of
+    /// inputs of those. `None` where they do not fit.
+    pub fn adjoint(&self, inputs: &[usize], outputs: &[usize]) -> Option<Patches> {
+        let axis = |axis: usize| {
+            let (input, output) = (inputs[axis], outputs[axis]);
+            let before = self.before(axis, input, output)?;
+            let steps =
+                Steps { taps: self.kernel[axis], stride: self.strides[axis], dilation: self.dilations[axis], before };
+            Some(match self.transposed {
+                true => PatchAxis::convolution(steps, output, input),
+                false => PatchAxis::transposed(steps, output, input),
+            })
+        };
+        Patches::new((0..self.kernel.len()).map(axis).collect::<Option<Vec<_>>>()?)
     }
 
     /// The patches of inputs of these sizes, where the outputs have those; `None` where they do not fit.

@@ -29,6 +29,24 @@ pub(super) struct IncrementalExecutor {
     /// The inputs of the model, and the tensors made so far that are kept.
     live: HashSet<String>,
     samples: usize,
+    /// Where it can return to.
+    pin: Option<Pin>,
+}
+
+/// A place of a walk, with the tensors that are kept for it.
+struct Pin {
+    next: usize,
+    live: HashSet<String>,
+}
+
+/// Tensors that nodes give, kept apart from a walk.
+pub(super) struct Recording(TensorStore);
+
+impl Recording {
+    /// A tensor of a sample; `None` if it was not recorded.
+    pub fn array(&self, name: &str, sample: usize) -> Result<Option<Arc<Array<'static>>>, AlgorithmError> {
+        Ok(self.0.get(name, sample)?)
+    }
 }
 
 impl IncrementalExecutor {
@@ -51,7 +69,7 @@ impl IncrementalExecutor {
                 last.insert(name.to_owned(), position);
             });
         }
-        Ok(Self { model, next: 0, store, last, live, samples })
+        Ok(Self { model, next: 0, store, last, live, samples, pin: None })
     }
 
     /// The same walk, which keeps the outputs of the model to its end.
@@ -108,8 +126,10 @@ impl IncrementalExecutor {
             self.live.extend(piece.gives);
             self.next = end;
         }
+        let pinned = |name: &str| self.pin.as_ref().is_some_and(|pin| pin.live.contains(name));
         let done = |name: &&String| {
-            self.last.get(*name).is_none_or(|&last| last < self.next) && !kept.contains(&name.as_str())
+            let is_over = self.last.get(*name).is_none_or(|&last| last < self.next);
+            is_over && !kept.contains(&name.as_str()) && !pinned(name)
         };
         let done: Vec<String> = self.live.iter().filter(done).cloned().collect();
         for name in done {
@@ -117,6 +137,41 @@ impl IncrementalExecutor {
             self.live.remove(&name);
         }
         Ok(())
+    }
+
+    /// Remembers the place, to return to it.
+    pub fn pin(&mut self) {
+        self.pin = Some(Pin { next: self.next, live: self.live.clone() });
+    }
+
+    /// Returns to the remembered place: the nodes behind it run again.
+    pub fn return_to_pin(&mut self) {
+        let Some(pin) = self.pin.take() else { return };
+        for name in self.live.difference(&pin.live) {
+            self.store.remove(name, self.samples);
+        }
+        (self.next, self.live) = (pin.next, pin.live);
+    }
+
+    /// The position of the next node to run.
+    pub fn next(&self) -> usize {
+        self.next
+    }
+
+    /// Runs nodes for some tensors that they give, which are kept apart: the walk stays where it is. Other names are ignored.
+    pub fn record(&self, names: &[String], data: &Data<'_>) -> Result<Recording, AlgorithmError> {
+        let makers = names.iter().filter_map(|name| Some((self.maker(name)?, name)));
+        let made: Vec<(usize, &String)> = makers.filter(|(position, _)| *position >= self.next).collect();
+        let end = made.iter().map(|(position, _)| position + 1).max().unwrap_or(self.next);
+        let gives: HashSet<&String> = made.into_iter().map(|(_, name)| name).collect();
+        let piece = GraphPiece { gives: gives.into_iter().cloned().collect(), ..self.piece(end, &[]) };
+        let scratch = data.runtime.scratch.clone().unwrap_or_else(std::env::temp_dir);
+        let recording = Recording(TensorStore::new(data.runtime.budget / 2, scratch));
+        let put = |name: &str, sample: usize, array: &Array<'_>| -> Result<(), AlgorithmError> {
+            Ok(recording.0.put(name, sample, array.clone().into_owned())?)
+        };
+        self.run(&piece, &self.model_of(&piece)?, &put, data)?;
+        Ok(recording)
     }
 
     /// Shows the outputs of the model as they would be with other values for some constants, sample by sample in any order. The

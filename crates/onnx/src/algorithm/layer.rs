@@ -59,11 +59,15 @@ impl Grid {
 
     /// Scale and zero point of an element of the weight, which lies row-major.
     pub fn affine(&self, element: usize) -> Affine {
-        let position = match self.scales {
+        self.parameters[self.position(element)]
+    }
+
+    /// The position of an element's scale among the parameters.
+    pub(super) fn position(&self, element: usize) -> usize {
+        match self.scales {
             Scales::Channels(channels) => channels.channel(element),
             Scales::Blocks(blocks) => blocks.position(element),
-        };
-        self.parameters[position]
+        }
     }
 
     /// The nearest codes: `clamp(round(value / scale) + zero_point)`, half to even.

@@ -5,23 +5,29 @@
 //!
 //! 1. [`Stage::Float`] changes the float model without changing its function, before ranges are observed;
 //! 2. [`Stage::Rounding`] chooses the codes of weights whose scales are known, layer by layer;
-//! 3. [`Stage::Correction`] changes the biases of layers whose codes are chosen.
+//! 3. [`Stage::Tuning`] learns codes and scales that are chosen, block by block;
+//! 4. [`Stage::Correction`] changes the biases of layers whose codes are chosen.
 //!
-//! The last two see activations: `tune` runs the float model and the quantized one side by side, with the finished layers
+//! The last three see activations: `tune` runs the float model and the quantized one side by side, with the finished layers
 //! quantized. No graph is written here.
 //!
 //! Adding one: a file here, and one with its settings, a variant and a row of the table there.
 
 mod attention_scores;
+mod block_tuning;
+mod blocks;
 mod channels;
 mod cross_layer_equalization;
 mod data;
 mod form;
+mod gradient;
 mod im2col;
+mod importance;
 mod incremental_executor;
 mod input_scaling;
 mod layer;
 mod layer_io;
+mod learned;
 mod mix;
 mod normalization;
 mod outcome;
@@ -45,17 +51,19 @@ pub use crate::algorithm_settings::{
 pub use crate::error::AlgorithmError;
 pub use cross_layer_equalization::{EqualizedPair, equalize};
 pub use data::Data;
+pub(crate) use importance::{Importance, weighed_inputs};
 pub use input_scaling::ScaledInput;
 pub use kvant_quant::reconstruction::ActivationFunction;
 pub use layer::{Grid, Layer, Rounded};
 pub use layer_io::{LayerIo, Pair};
+pub use learned::{LearnedBlock, LeftBlock};
 pub use rotate::{LeftStream, RotatedStream, Rotations, rotate};
 pub use scaling::{LeftInput, LimitedWeight};
 pub(crate) use scaling::{TransformedByData, Unlimited};
 pub(crate) use simulation::Tunable;
 pub(crate) use transform::{Transformed, check, transform, transform_with_data};
 pub use tuning::LayerGain;
-pub(crate) use tuning::tune;
+pub(crate) use tuning::{search_blocks, tune};
 
 #[cfg(test)]
 mod tests {

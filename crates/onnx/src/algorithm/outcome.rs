@@ -7,12 +7,15 @@ use super::data::Data;
 use super::target::LayerRef;
 use super::tuning::LayerGain;
 use crate::error::AlgorithmError;
+use crate::quantization::Affine;
 
 /// The outcome of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Outcome {
     /// Its codes, where an algorithm chose them.
     pub codes: Option<Vec<i32>>,
+    /// The parameters of its grid, where they were learned.
+    pub parameters: Option<Vec<Affine>>,
     /// Its bias.
     pub bias: Option<Vec<f32>>,
     /// Whether the bias was corrected, with a scale for its new values.
@@ -36,6 +39,8 @@ struct StoredLayerOutcome {
 struct StoredOutcome {
     /// The codes themselves are behind the value.
     has_codes: bool,
+    /// The bits of scales, and zero points.
+    parameters: Option<Vec<(u32, i64)>>,
     bias: Option<Vec<u32>>,
     is_corrected: bool,
     added: Option<Vec<u32>>,
@@ -56,9 +61,10 @@ fn floats(bits: Vec<u32>) -> Vec<f32> {
 
 impl Outcome {
     fn stored(&self) -> StoredOutcome {
-        let gain = &self.gain;
+        let (gain, parameters) = (&self.gain, self.parameters.as_ref());
         StoredOutcome {
             has_codes: self.codes.is_some(),
+            parameters: parameters.map(|all| all.iter().map(|a| (a.scale.to_bits(), a.zero_point)).collect()),
             bias: self.bias.as_deref().map(bits),
             is_corrected: self.is_corrected,
             added: self.added.as_deref().map(bits),
@@ -74,8 +80,10 @@ impl Outcome {
         let [loss_before, loss_after] = stored.losses.map(f64::from_bits);
         let [sqnr_before, sqnr_after] = stored.sqnr.map(|sqnr| sqnr.map(f64::from_bits));
         let (layer, operator) = (stored.layer, stored.operator);
+        let affine = |(scale, zero_point): (u32, i64)| Affine { scale: f32::from_bits(scale), zero_point };
         Outcome {
             codes: stored.has_codes.then_some(codes),
+            parameters: stored.parameters.map(|all| all.into_iter().map(affine).collect()),
             bias: stored.bias.map(floats),
             is_corrected: stored.is_corrected,
             added: stored.added.map(floats),

@@ -1,18 +1,21 @@
 //! Roundings on a graph: model-level options of AdaRound and AdaQuant, and roundings that compensate for the errors of
-//! earlier layers.
+//! earlier layers, or are learned block by block.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvant_container::onnx::ModelProto;
+use kvant_container::unfinished::KeptResults;
 use kvant_quant::random::SplitMix64;
 
 use crate::algorithm::{Data, LayerGain};
 use crate::calibration::observe;
 use crate::data::{DataOptions, Distribution, SampleSource, inputs};
 use crate::element::Element;
+use crate::error::QuantizeError;
 use crate::graph::node;
 use crate::preset::Preset;
 use crate::quantize::prepare;
+use crate::report::Report;
 use crate::runtime::{RuntimeChoice, RuntimeOptions};
 use crate::test_models::{floats, model, typed};
 
@@ -39,21 +42,61 @@ fn net() -> ModelProto {
     made
 }
 
+/// A product, and two more beside a connection around them.
+fn residual() -> ModelProto {
+    let mut made = net();
+    made.graph.as_mut().unwrap().node = vec![
+        node("MatMul", "first", &["x", "u"], &["a"]),
+        node("Relu", "relu", &["a"], &["b"]),
+        node("MatMul", "second", &["b", "v"], &["d"]),
+        node("Tanh", "between", &["d"], &["e"]),
+        node("MatMul", "third", &["e", "w"], &["f"]),
+        node("Add", "sum", &["f", "b"], &["y"]),
+    ];
+    made
+}
+
+/// A run on random samples, which may stop once so many layers are done.
+struct Run<'a> {
+    float: ModelProto,
+    algorithm: &'a str,
+    threads: usize,
+    kept: Option<&'a KeptResults>,
+    stops_after: Option<u64>,
+}
+
+impl<'a> Run<'a> {
+    fn new(float: ModelProto, algorithm: &'a str) -> Run<'a> {
+        Run { float, algorithm, threads: 1, kept: None, stops_after: None }
+    }
+
+    fn finish(self) -> Result<(ModelProto, Report), QuantizeError> {
+        let mut recipe = Preset::find("A8W8").unwrap().recipe();
+        recipe.weight.element = Element::Int4;
+        recipe.algorithms = self.algorithm.parse().unwrap();
+        let passes = recipe.passes();
+        let data_inputs = inputs(&self.float.graph);
+        let prepared = prepare(self.float, recipe, &passes, None).unwrap().transformed(None, None).unwrap();
+        let mut samples =
+            SampleSource::Random(Distribution::Normal).open(&data_inputs, &DataOptions::default()).unwrap();
+        let threads = Some(self.threads);
+        let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads, ..RuntimeOptions::default() };
+        let cancelled = AtomicBool::new(false);
+        let mut observation = prepared.observation();
+        observe(&prepared.model, &mut observation, &mut samples, &runtime, &mut |_, _| {}, &cancelled).unwrap();
+        let mut progress = |done: u64, _: u64| {
+            let stops = self.stops_after.is_some_and(|layers| done >= layers);
+            cancelled.store(stops, Ordering::Relaxed);
+        };
+        let (samples, kept) = (&mut samples, self.kept);
+        let mut data = Data { samples, runtime, cancelled: &cancelled, progress: &mut progress, kept };
+        prepared.finish(&observation, Some(&mut data), None)
+    }
+}
+
 /// The quantized model, and the gain of each layer.
 fn quantized(algorithm: &str, threads: usize) -> (ModelProto, Vec<LayerGain>) {
-    let mut recipe = Preset::find("A8W8").unwrap().recipe();
-    recipe.weight.element = Element::Int4;
-    recipe.algorithms = algorithm.parse().unwrap();
-    let passes = recipe.passes();
-    let prepared = prepare(net(), recipe, &passes, None).unwrap().transformed(None, None).unwrap();
-    let mut samples =
-        SampleSource::Random(Distribution::Normal).open(&inputs(&net().graph), &DataOptions::default()).unwrap();
-    let runtime = RuntimeOptions { choice: RuntimeChoice::Rten, threads: Some(threads), ..RuntimeOptions::default() };
-    let (cancelled, mut progress) = (AtomicBool::new(false), |_: u64, _: u64| ());
-    let mut observation = prepared.observation();
-    observe(&prepared.model, &mut observation, &mut samples, &runtime, &mut |_, _| {}, &cancelled).unwrap();
-    let mut data = Data { samples: &mut samples, runtime, cancelled: &cancelled, progress: &mut progress, kept: None };
-    let (made, report) = prepared.finish(&observation, Some(&mut data), None).unwrap();
+    let (made, report) = Run { threads, ..Run::new(net(), algorithm) }.finish().unwrap();
     (made, report.gains)
 }
 
@@ -101,4 +144,49 @@ fn codes_compensate_errors_of_earlier_layers() {
     // Without a share of the mismatch GPTAQ is GPTQ.
     assert!(quantized("gptaq:alpha=0", 1).0 == plain);
     assert!(loss("qronos") < loss("gptq"));
+}
+
+#[test]
+fn learned_blocks_bring_their_outputs_nearer_from_any_codes() {
+    for codes in ["", "gptq,", "qronos,", "adaround:num_iterations=50,"] {
+        let algorithm = format!("{codes}autoround:iterations=60");
+        let (made, report) = Run::new(residual(), &algorithm).finish().unwrap();
+        let [first, second] = &report.learned_blocks[..] else { panic!("{:?}", report.learned_blocks) };
+        assert_eq!((first.layers.len(), second.layers.len(), report.not_learned.len()), (1, 2, 0), "{codes}");
+        assert!(first.loss_after <= first.loss_before && second.loss_after < 0.9 * second.loss_before, "{report:?}");
+        assert_eq!(report.gains.len(), 3);
+        let threads = Run { threads: 3, ..Run::new(residual(), &algorithm) }.finish().unwrap().0;
+        assert!(made == threads, "{codes}");
+    }
+    let with = |settings: &str| Run::new(residual(), &format!("autoround:iterations=20{settings}")).finish().unwrap().0;
+    assert!(with("") != with(":seed=7"));
+    assert!(with("") != with(":scales=0"));
+}
+
+#[test]
+fn layers_are_learned_alone_where_an_operator_of_their_block_has_no_gradient() {
+    let mut net = residual();
+    let between = net.graph.as_mut().unwrap().node.iter_mut().find(|node| node.name() == "between");
+    *between.unwrap() = node("Sin", "between", &["d"], &["e"]);
+    let (_, report) = Run::new(net, "autoround:iterations=60").finish().unwrap();
+    let [left] = &report.not_learned[..] else { panic!("{:?}", report.not_learned) };
+    assert_eq!(left.layers, ["second", "third"]);
+    assert!(left.reason.contains("Sin of `between`") && left.reason.contains("one by one"), "{}", left.reason);
+    assert!(report.learned_blocks.iter().all(|block| block.layers.len() == 1 && block.loss_after < block.loss_before));
+    assert_eq!(report.learned_blocks.len(), 3);
+}
+
+#[test]
+fn learned_blocks_resume_to_the_same_codes_and_report() {
+    let algorithm = "gptq,autoround:iterations=20,bias-correction";
+    let (whole, report) = Run::new(residual(), algorithm).finish().unwrap();
+    for layers in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = KeptResults::new(dir.path(), "plan");
+        let stopped = Run { kept: Some(&kept), stops_after: Some(layers), ..Run::new(residual(), algorithm) };
+        assert!(stopped.finish().is_err(), "{layers}");
+        let (resumed, again) = Run { kept: Some(&kept), ..Run::new(residual(), algorithm) }.finish().unwrap();
+        assert!(resumed == whole, "{layers}");
+        assert_eq!((&again.learned_blocks, &again.gains), (&report.learned_blocks, &report.gains), "{layers}");
+    }
 }

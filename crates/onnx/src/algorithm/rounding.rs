@@ -17,7 +17,7 @@ use kvant_quant::rounding::{
 use kvant_quant::scheme::{Axis, Granularity, IntScheme, ScaleType, SchemeError, TensorScheme, ZeroPoint};
 use kvant_quant::{Codes, QuantParts, QuantTensor};
 
-use super::form::Form;
+use super::form::{Form, Kind};
 use super::im2col::Unfolding;
 use super::layer::{Layer, Rounded};
 use super::layer_io::{LayerIo, Pair};
@@ -25,6 +25,7 @@ use super::samples::PatchedSamples;
 use super::target::bias_factor;
 use crate::element::Element;
 use crate::error::AlgorithmError;
+use crate::quantization::Affine;
 
 /// Chooses the codes of a layer. Where a rounding has nothing to go by, they are the nearest.
 pub(super) fn round(rounding: &AnyRounding, layer: &Layer, captured: &LayerIo<'_>) -> Result<Rounded, AlgorithmError> {
@@ -220,6 +221,54 @@ impl Matrix<'_> {
             let code = rounded.codes().integer(i, signed).clamp(range.min, range.max);
             codes[(self.place)(i / self.columns, i % self.columns)] = code as i32;
         }
+    }
+}
+
+/// The weight of a layer as a matrix of outputs and inputs, with scales and zero points.
+pub(super) struct RowMatrix {
+    form: Form,
+    parameters: QuantTensor,
+}
+
+impl RowMatrix {
+    /// That of a layer; `None` for normalizations, for types that are no integers, and where scales are not those of rows.
+    pub fn of(layer: &Layer) -> Result<Option<RowMatrix>, AlgorithmError> {
+        let form = Form::of(layer).filter(|form| !matches!(form.kind, Kind::Normalization(_)));
+        let Some(form) = form else { return Ok(None) };
+        let place = |row: usize, column: usize| form.place(row, column);
+        let matrix = Matrix { layer, rows: form.shape.outputs, columns: form.shape.features, place: &place };
+        let parameters = matrix.parameters()?;
+        Ok(parameters.map(|parameters| RowMatrix { form, parameters }))
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.form.shape.outputs, self.form.shape.features)
+    }
+
+    /// A weight as it is stored, row by row.
+    pub fn rows(&self, stored: &[f32]) -> Vec<f32> {
+        self.form.rows(stored)
+    }
+
+    /// The weight with codes as they are stored.
+    pub fn tensor(&self, codes: &[i32]) -> QuantTensor {
+        let (rows, columns) = self.shape();
+        let code = |i: usize| i64::from(codes[self.form.place(i / columns, i % columns)]);
+        self.parameters.with_integers((0..rows * columns).map(code).collect())
+    }
+
+    /// The codes of a tensor as the layer's weight is stored, and the parameters of its grid.
+    pub fn stored(&self, tensor: &QuantTensor, layer: &Layer) -> (Vec<i32>, Vec<Affine>) {
+        let (rows, columns) = self.shape();
+        let place = |row: usize, column: usize| self.form.place(row, column);
+        let mut codes = vec![0; layer.weight.len()];
+        Matrix { layer, rows, columns, place: &place }.put(tensor, &mut codes);
+        let mut parameters = layer.grid.parameters.clone();
+        for (i, affine) in tensor.affines().enumerate() {
+            parameters[layer.grid.position(place(i / columns, i % columns))].scale = affine.scale;
+        }
+        (codes, parameters)
     }
 }
 

@@ -1,13 +1,15 @@
 //! The walk over the layers of a graph: what each reads and should make is captured, its codes are chosen, its bias is
 //! corrected, and the next layer sees it as it has become.
 
-use kvant_container::onnx::{Bytes, ModelProto, OperatorSetIdProto, set_contents, shape};
+use kvant_container::onnx::{Bytes, GraphProto, ModelProto, OperatorSetIdProto, set_contents, shape};
 use serde::Serialize;
 
+use super::blocks::blocks;
 use super::data::Data;
 use super::incremental_executor::IncrementalExecutor;
-use super::layer::Layer;
+use super::layer::{Grid, Layer};
 use super::layer_io::LayerIo;
+use super::learned::{LearnedBlock, LeftBlock};
 use super::outcome::{Outcome, keep_layer, kept_layers};
 use super::rounding::{reads_float_inputs, round};
 use super::selection::Selection;
@@ -19,8 +21,10 @@ use crate::calibration_method::weight_parameters;
 use crate::error::AlgorithmError;
 use crate::error::QuantizeError;
 use crate::graph::Index;
+use crate::placement::Placement;
+use crate::quantization::Affine;
 use crate::recipe::{Layout, Recipe};
-use crate::solution::{Solution, values};
+use crate::solution::{Solution, refuse_not_finite, values};
 use crate::writing::{BlockMap, Blocks, block_parameters};
 
 /// The gain of algorithms for a layer: its outputs compared with those of the float model, after the activation function, on the inputs that
@@ -41,15 +45,25 @@ pub struct LayerGain {
     pub sqnr_after: Option<f64>,
 }
 
-/// Runs the algorithms that see activations. What they find goes to `solution.codes` and to the biases of the model.
+/// What algorithms that see activations did, for the report.
+#[derive(Debug, Default)]
+pub(crate) struct Tuned {
+    /// Layer by layer.
+    pub gains: Vec<LayerGain>,
+    /// Block by block.
+    pub learned_blocks: Vec<LearnedBlock>,
+    pub not_learned: Vec<LeftBlock>,
+}
+
+/// Runs the algorithms that see activations. What they find goes to the solution and to the biases of the model.
 pub(crate) fn tune(
     prepared: &mut Tunable<'_>,
     solution: &mut Solution,
     data: Option<&mut Data<'_>>,
-) -> Result<Vec<LayerGain>, QuantizeError> {
+) -> Result<Tuned, QuantizeError> {
     let algorithms = prepared.recipe.algorithms.clone();
     let waits = |a: &&Algorithm| a.stage() >= Stage::Rounding && a.needs_data();
-    let Some(first) = algorithms.iter().find(waits) else { return Ok(Vec::new()) };
+    let Some(first) = algorithms.iter().find(waits) else { return Ok(Tuned::default()) };
     let data = data.ok_or(AlgorithmError::NoData(first.name().to_owned()))?;
     let mut model = sorted(prepared.model.clone())?;
     let trains = algorithms.iter().filter_map(Algorithm::rounding).any(|rounding| rounding.takes_normalizations());
@@ -58,32 +72,58 @@ pub(crate) fn tune(
     lift_limits(&mut model, prepared.unlimited);
     let opsets = model.opset_import.clone();
     let index = Index::new(&model.graph);
+    let learning = algorithms.iter().find_map(Algorithm::tuning);
+    let budget = data.runtime.budget;
+    if learning.is_some() {
+        // What blocks read and give is recorded beside both walks.
+        data.runtime.budget /= 2;
+    }
     let quantized = IncrementalExecutor::new(simulation(prepared, solution)?, data)?.keeping_outputs();
-    let kept = kept_layers(&targets, data);
+    let blocks = match learning {
+        Some(_) => blocks(&model.graph, &targets),
+        None => Vec::new(),
+    };
+    let mut kept = kept_layers(&targets, data);
+    // A block is done once all of its layers are.
+    let begun = blocks.iter().find(|block| block.layers.contains(&kept.len()));
+    kept.truncate(begun.map_or(kept.len(), |block| block.layers.start));
     let runs = kept.len() < targets.len();
     let is_selective = algorithms.iter().filter_map(Algorithm::rounding).any(|rounding| rounding.is_selective());
     let selective = runs && is_selective;
     let selection = selective.then(|| Selection::new(model.clone(), &quantized, data)).transpose()?;
     let float = IncrementalExecutor::new(model, data)?;
-    let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized, selection };
-    let (mut gains, all) = (Vec::with_capacity(targets.len()), targets.len() as u64);
+    let made = Tuned::default();
+    let mut tuning = Tuning { prepared, solution, algorithms, opsets, float, index, quantized, selection, made };
+    let all = targets.len() as u64;
     (data.progress)(kept.len() as u64, all);
     let resumed = kept.len();
     for (target, outcome) in targets.iter().zip(kept) {
         data.check_cancelled()?;
-        gains.extend(tuning.resume(target, outcome, runs, data)?);
+        let gain = tuning.resume(target, outcome, runs, data)?;
+        tuning.made.gains.extend(gain);
     }
-    for (done, target) in targets.iter().enumerate().skip(resumed) {
+    tuning.made.resume_blocks(data);
+    let mut done = resumed;
+    while done < targets.len() {
         data.check_cancelled()?;
-        let outcome = tuning.layer(target, data)?;
-        keep_layer(done, target, outcome.as_ref(), data)?;
-        gains.extend(outcome.map(|outcome| outcome.gain));
-        (data.progress)(done as u64 + 1, all);
+        let block = blocks.iter().find(|block| block.layers.start == done);
+        let outcomes = match (learning, block) {
+            (Some(settings), Some(block)) => tuning.block(settings, block, &targets, data)?,
+            _ => vec![tuning.layer(&targets[done], data)?],
+        };
+        tuning.made.keep_blocks(data)?;
+        for outcome in outcomes {
+            keep_layer(done, &targets[done], outcome.as_ref(), data)?;
+            tuning.made.gains.extend(outcome.map(|outcome| outcome.gain));
+            done += 1;
+            (data.progress)(done as u64, all);
+        }
     }
-    Ok(gains)
+    data.runtime.budget = budget;
+    Ok(tuning.made)
 }
 
-/// Gives the weights that are stored in blocks the parameters of their blocks.
+/// Gives the weights that are stored in blocks the parameters of their blocks, where they do not have them yet.
 fn solve_blocks(
     model: &ModelProto,
     targets: &[LayerRef],
@@ -94,11 +134,45 @@ fn solve_blocks(
     let (graph, blocks) = (&model.graph, Blocks::of(recipe, bits, block, accuracy));
     let index = Index::new(graph);
     for target in targets {
+        if solution.blocks.contains_key(&target.weight) {
+            continue;
+        }
         let Some(tensor) = index.constant(graph, &target.weight) else { continue };
         let Some(map) = BlockMap::of(&graph.node[target.position], &shape(tensor)?, block) else { continue };
-        let parameters = block_parameters(&values(tensor)?, map, blocks);
+        let parameters = block_parameters(&values(tensor)?, None, map, blocks);
         solution.weights.insert(target.weight.clone(), parameters);
         solution.blocks.insert(target.weight.clone(), (map, blocks.element()));
+    }
+    Ok(())
+}
+
+/// Searches the scales of weights that are stored in blocks, where a recipe says so, and gives them the nearest codes.
+pub(crate) fn search_blocks(
+    graph: &GraphProto,
+    recipe: &Recipe,
+    placement: &Placement,
+    importance: &dyn Fn(&GraphProto, &str) -> Option<Vec<f32>>,
+    solution: &mut Solution,
+) -> Result<(), QuantizeError> {
+    let Layout::MatMulNBits { bits, block, accuracy } = recipe.layout else { return Ok(()) };
+    let blocks = Blocks::of(recipe, bits, block, accuracy);
+    if !blocks.searches {
+        return Ok(());
+    }
+    let index = Index::new(graph);
+    for name in placement.weights.keys() {
+        let node = index.only_consumer(name).map(|position| &graph.node[position]);
+        let Some((node, tensor)) = node.zip(index.constant(graph, name)) else { continue };
+        let Some(map) = BlockMap::of(node, &shape(tensor)?, block) else { continue };
+        let source = values(tensor)?;
+        refuse_not_finite(name, &source)?;
+        let parameters = block_parameters(&source, importance(graph, name).as_deref(), map, blocks);
+        let element = blocks.element();
+        let Some(codes) = element.full_range() else { continue };
+        let grid = Grid::in_blocks(element, codes, map, parameters.clone());
+        solution.codes.insert(name.clone(), grid.nearest(&source));
+        solution.weights.insert(name.clone(), parameters);
+        solution.blocks.insert(name.clone(), (map, element));
     }
     Ok(())
 }
@@ -114,32 +188,48 @@ fn lift_limits(model: &mut ModelProto, unlimited: &Unlimited) {
 }
 
 /// A layer, and where it is in the quantized model.
-struct Placed {
-    layer: Layer,
+pub(super) struct Placed {
+    pub layer: Layer,
     /// The tensor that it makes in the float model.
     output: String,
     /// The position of its node in the quantized model, and what that reads.
-    position: usize,
+    pub position: usize,
     input: String,
     /// Its input in the float model, if the algorithm needs it.
     float_input: Option<String>,
 }
 
-struct Tuning<'a, 'p> {
-    prepared: &'a mut Tunable<'p>,
-    solution: &'a mut Solution,
-    algorithms: Algorithms,
-    opsets: Vec<OperatorSetIdProto>,
-    float: IncrementalExecutor,
+/// A layer whose codes are chosen.
+pub(super) struct Finished {
+    /// The layer, with its new bias.
+    pub layer: Layer,
+    pub codes: Vec<i32>,
+    /// The error with the nearest codes.
+    pub before: Difference,
+    /// The error with these, where they are others.
+    pub after: Option<Difference>,
+    /// The parameters of its grid, where they were learned.
+    pub parameters: Option<Vec<Affine>>,
+    /// Whether an algorithm chose the codes.
+    pub is_chosen: bool,
+}
+
+pub(super) struct Tuning<'a, 'p> {
+    pub prepared: &'a mut Tunable<'p>,
+    pub solution: &'a mut Solution,
+    pub algorithms: Algorithms,
+    pub opsets: Vec<OperatorSetIdProto>,
+    pub float: IncrementalExecutor,
     /// Of the float model, which stays as it is.
-    index: Index,
-    quantized: IncrementalExecutor,
-    selection: Option<Selection>,
+    pub index: Index,
+    pub quantized: IncrementalExecutor,
+    pub selection: Option<Selection>,
+    pub made: Tuned,
 }
 
 impl Tuning<'_, '_> {
     /// A layer, and where it is in the quantized model. `None` where that has no such node.
-    fn place(&self, target: &LayerRef) -> Result<Option<Placed>, QuantizeError> {
+    pub(super) fn place(&self, target: &LayerRef) -> Result<Option<Placed>, QuantizeError> {
         let Some(layer) = self.read(target)? else { return Ok(None) };
         let Some(output) = layer.node.output.first().cloned() else { return Ok(None) };
         let Some(position) = self.position(&output) else { return Ok(None) };
@@ -149,7 +239,12 @@ impl Tuning<'_, '_> {
     }
 
     /// Runs both models up to a layer.
-    fn advance(&mut self, target: &LayerRef, placed: &Placed, data: &Data<'_>) -> Result<(), AlgorithmError> {
+    pub(super) fn advance(
+        &mut self,
+        target: &LayerRef,
+        placed: &Placed,
+        data: &Data<'_>,
+    ) -> Result<(), AlgorithmError> {
         let kept: Vec<&str> = [placed.output.as_str()].into_iter().chain(placed.float_input.as_deref()).collect();
         self.float.advance(target.position + 1, &kept, data)?;
         self.quantized.advance(placed.position, &[], data)
@@ -164,7 +259,11 @@ impl Tuning<'_, '_> {
         runs: bool,
         data: &mut Data<'_>,
     ) -> Result<Option<LayerGain>, QuantizeError> {
-        let (Some(placed), Some(outcome)) = (self.place(target)?, outcome) else { return Ok(None) };
+        let Some(outcome) = outcome else { return Ok(None) };
+        if let Some(parameters) = outcome.parameters.clone() {
+            self.solution.weights.insert(target.weight.clone(), parameters);
+        }
+        let Some(placed) = self.place(target)? else { return Ok(None) };
         if runs {
             self.advance(target, &placed, data)?;
         }
@@ -197,39 +296,71 @@ impl Tuning<'_, '_> {
     fn layer(&mut self, target: &LayerRef, data: &mut Data<'_>) -> Result<Option<Outcome>, QuantizeError> {
         let Some(placed) = self.place(target)? else { return Ok(None) };
         self.advance(target, &placed, data)?;
-        let Placed { mut layer, output, input, float_input: read, .. } = placed;
-        let (mut is_chosen, mut is_corrected) = (false, false);
-        let captured = LayerIo {
+        let mut layer = placed.layer.clone();
+        let nearest = layer.grid.nearest(&layer.weight);
+        let before = self.difference(&layer, &nearest, target, &self.captured(&placed, data))?;
+        let chosen = self.choose(target, &placed, &mut layer, &before, data)?;
+        let is_chosen = self.algorithms.iter().any(|algorithm| algorithm.rounding().is_some());
+        let (codes, after) = chosen.map_or((nearest, None), |(codes, after)| (codes, Some(after)));
+        if is_chosen {
+            self.solution.codes.insert(target.weight.clone(), codes.clone());
+        }
+        let finished = Finished { layer, codes, before, after, parameters: None, is_chosen };
+        self.finish(target, &placed, finished, data).map(Some)
+    }
+
+    /// What a layer reads and should make.
+    pub(super) fn captured<'s>(&'s self, placed: &'s Placed, data: &'s Data<'_>) -> LayerIo<'s> {
+        LayerIo {
             quantized: &self.quantized,
             float: &self.float,
-            input: &input,
-            float_input: read.as_deref().filter(|name| self.float.holds(name)),
-            output: &output,
+            input: &placed.input,
+            float_input: placed.float_input.as_deref().filter(|name| self.float.holds(name)),
+            output: &placed.output,
             cancelled: data.cancelled,
             runtime: &data.runtime,
-        };
-        let mut codes = layer.grid.nearest(&layer.weight);
-        let before = self.difference(&layer, &codes, target, &captured)?;
-        let mut after = None;
-        if let Some(rounding) = self.algorithms.iter().find_map(Algorithm::rounding) {
-            let rounded = round(rounding, &layer, &captured)?;
-            check(&layer, &rounded)?;
-            let own = layer.bias.clone();
-            layer.bias = rounded.bias.or(layer.bias);
-            let made = self.difference(&layer, &rounded.codes, target, &captured)?;
-            let (weight, bias) = (layer.grid.values(&rounded.codes), self.stored_bias(target, layer.bias.as_deref()));
-            let bias = target.bias.as_deref().zip(bias.as_deref());
-            let constants: Vec<(&str, &[f32])> =
-                [(target.weight.as_str(), &weight[..])].into_iter().chain(bias).collect();
-            // Codes that do no good are not taken.
-            let good = made.noise < before.noise;
-            match good && selected(&mut self.selection, &self.quantized, &constants, data)? {
-                true => (codes, after) = (rounded.codes, Some(made)),
-                false => layer.bias = own,
-            }
-            self.solution.codes.insert(target.weight.clone(), codes.clone());
-            is_chosen = true;
         }
+    }
+
+    /// Has the rounding choose the codes of a layer, which gets another bias with them; `None` where there is no rounding, or its codes
+    /// do no good.
+    pub(super) fn choose(
+        &mut self,
+        target: &LayerRef,
+        placed: &Placed,
+        layer: &mut Layer,
+        before: &Difference,
+        data: &Data<'_>,
+    ) -> Result<Option<(Vec<i32>, Difference)>, QuantizeError> {
+        let Some(rounding) = self.algorithms.iter().find_map(Algorithm::rounding) else { return Ok(None) };
+        let captured = self.captured(placed, data);
+        let rounded = round(rounding, layer, &captured)?;
+        check(layer, &rounded)?;
+        let own = layer.bias.clone();
+        layer.bias = rounded.bias.or(layer.bias.take());
+        let made = self.difference(layer, &rounded.codes, target, &captured)?;
+        let good = made.noise < before.noise;
+        let weight = layer.grid.values(&rounded.codes);
+        let bias = self.stored_bias(target, layer.bias.as_deref());
+        let bias = target.bias.as_deref().zip(bias.as_deref());
+        let constants: Vec<(&str, &[f32])> = [(target.weight.as_str(), &weight[..])].into_iter().chain(bias).collect();
+        if good && selected(&mut self.selection, &self.quantized, &constants, data)? {
+            return Ok(Some((rounded.codes, made)));
+        }
+        layer.bias = own;
+        Ok(None)
+    }
+
+    /// Corrects the bias of a layer whose codes are chosen, and lets the rest of the walk have it.
+    pub(super) fn finish(
+        &mut self,
+        target: &LayerRef,
+        placed: &Placed,
+        finished: Finished,
+        data: &Data<'_>,
+    ) -> Result<Outcome, QuantizeError> {
+        let Finished { mut layer, codes, before, mut after, parameters, is_chosen } = finished;
+        let mut is_corrected = false;
         if let (Some(correction), Some(bias)) = (self.correction(), &layer.bias) {
             let drift = after.as_ref().unwrap_or(&before).mean_drift();
             let corrected = correction.corrected(bias, &drift, bias_factor(&layer.node));
@@ -238,7 +369,7 @@ impl Tuning<'_, '_> {
             }
             layer.bias = Some(corrected);
             is_corrected = true;
-            after = Some(self.difference(&layer, &codes, target, &captured)?);
+            after = Some(self.difference(&layer, &codes, target, &self.captured(placed, data))?);
         }
         self.settle(target, &layer, &codes)?;
         let mut added = None;
@@ -247,7 +378,8 @@ impl Tuning<'_, '_> {
         }
         let gain = gain(&layer, &before, after.as_ref().unwrap_or(&before));
         let distance = self.selection.as_ref().map(Selection::distance_so_far);
-        Ok(Some(Outcome { codes: is_chosen.then_some(codes), bias: layer.bias, is_corrected, added, distance, gain }))
+        let codes = is_chosen.then_some(codes);
+        Ok(Outcome { codes, parameters, bias: layer.bias, is_corrected, added, distance, gain })
     }
 
     /// The layer's data in the float model, if the algorithm needs it.
@@ -282,7 +414,7 @@ impl Tuning<'_, '_> {
         })
     }
 
-    fn difference(
+    pub(super) fn difference(
         &self,
         layer: &Layer,
         codes: &[i32],
@@ -294,7 +426,7 @@ impl Tuning<'_, '_> {
     }
 
     /// A bias as the quantized model will have it. int32 is as good as float.
-    fn stored_bias(&self, target: &LayerRef, bias: Option<&[f32]>) -> Option<Vec<f32>> {
+    pub(super) fn stored_bias(&self, target: &LayerRef, bias: Option<&[f32]>) -> Option<Vec<f32>> {
         Some(self.stored(target.bias.as_ref()?, bias?))
     }
 

@@ -21,6 +21,7 @@ use kvant_quant::options::{self, OptionRow, Settings};
 use kvant_quant::registry;
 use kvant_quant::rounding::{AnyRounding, Hqq, Needs};
 use kvant_quant::transform::{self, AnyTransform};
+use kvant_quant::tuning::{self, AutoRound};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -35,6 +36,8 @@ pub enum Algorithm {
     Transform(AnyTransform),
     /// Codes that are not the nearest ones.
     Rounding(AnyRounding),
+    /// Codes and scales of a block of layers, learned together once they are chosen.
+    Tuning(AutoRound),
     /// Biases that compensate for the mean error of a layer.
     BiasCorrection(BiasCorrection),
 }
@@ -46,6 +49,8 @@ pub enum Stage {
     Float,
     /// On weights, once their scales are known. Only one algorithm can choose codes.
     Rounding,
+    /// On codes and scales that are chosen, block by block.
+    Tuning,
     /// On biases, once the codes of their weights are chosen.
     Correction,
 }
@@ -58,7 +63,8 @@ pub fn algorithms() -> Vec<Arc<AlgorithmRow>> {
     let roundings = algorithm::roundings().into_iter().filter(|row| !row.default.is_nearest());
     let roundings = roundings.map(|row| Arc::new(row.map(Algorithm::Rounding)));
     let transforms = algorithm::transforms().into_iter().map(|row| Arc::new(row.map(Algorithm::Transform)));
-    OF_GRAPHS.iter().cloned().chain(transforms).chain(roundings).chain([CORRECTION.clone()]).collect()
+    let last = [TUNING.clone(), CORRECTION.clone()];
+    OF_GRAPHS.iter().cloned().chain(transforms).chain(roundings).chain(last).collect()
 }
 
 /// The algorithm of a name, in any case of letters, with `-` or `_`.
@@ -90,6 +96,8 @@ static OF_GRAPHS: LazyLock<Vec<Arc<AlgorithmRow>>> = LazyLock::new(|| {
     .to_vec()
 });
 
+static TUNING: LazyLock<Arc<AlgorithmRow>> = LazyLock::new(|| Arc::new(tuning::autoround().map(Algorithm::Tuning)));
+
 static CORRECTION: LazyLock<Arc<AlgorithmRow>> =
     LazyLock::new(|| Arc::new(bias_correction::row().map(Algorithm::BiasCorrection)));
 
@@ -112,6 +120,7 @@ impl Algorithm {
             Self::Rotate(_) => "rotate",
             Self::Transform(transform) => transform.name(),
             Self::Rounding(rounding) => rounding.name(),
+            Self::Tuning(_) => tuning::AUTOROUND,
             Self::BiasCorrection(_) => bias_correction::NAME,
         }
     }
@@ -123,6 +132,7 @@ impl Algorithm {
             Self::Rotate(settings) => options::shown(settings),
             Self::Transform(transform) => transform.settings(),
             Self::Rounding(rounding) => rounding.settings(),
+            Self::Tuning(settings) => options::shown(settings),
             Self::BiasCorrection(settings) => options::shown(settings),
         }
     }
@@ -132,6 +142,7 @@ impl Algorithm {
         match self {
             Self::Equalization(_) | Self::Rotate(_) | Self::Transform(_) => Stage::Float,
             Self::Rounding(_) => Stage::Rounding,
+            Self::Tuning(_) => Stage::Tuning,
             Self::BiasCorrection(_) => Stage::Correction,
         }
     }
@@ -140,7 +151,7 @@ impl Algorithm {
     pub fn needs_data(&self) -> bool {
         match self {
             Self::Equalization(_) | Self::Rotate(_) => false,
-            Self::Transform(_) | Self::BiasCorrection(_) => true,
+            Self::Transform(_) | Self::Tuning(_) | Self::BiasCorrection(_) => true,
             Self::Rounding(_) => self.hqq().is_none(),
         }
     }
@@ -153,6 +164,7 @@ impl Algorithm {
                 transform::Needs::MaximaAndRuns => "largest activations, trials",
                 transform::Needs::MeansRunsAndSamples => "mean activations, trials",
             },
+            Self::Tuning(_) => "inputs and float outputs of blocks",
             _ if self.needs_data() => "inputs and float outputs of layers",
             _ => "nothing",
         }
@@ -173,6 +185,7 @@ impl Algorithm {
                 Needs::InputMismatch => "three times that of gptq",
                 Needs::Outputs => "minutes: many runs of each layer, forward and backward",
             },
+            Self::Tuning(_) => "minutes: many runs of each block, forward and backward",
             Self::BiasCorrection(_) => "a run of both models, layer by layer",
         }
     }
@@ -185,6 +198,11 @@ impl Algorithm {
         }
     }
 
+    /// Learned rounding of blocks, if that is what it is.
+    pub(crate) fn tuning(&self) -> Option<AutoRound> {
+        if let Self::Tuning(settings) = self { Some(*settings) } else { None }
+    }
+
     /// HQQ, whose zero points between codes are found where blocks are written.
     pub(crate) fn hqq(&self) -> Option<Hqq> {
         if let Self::Rounding(rounding) = self { rounding.downcast().copied() } else { None }
@@ -195,7 +213,7 @@ impl Algorithm {
         match self {
             Self::BiasCorrection(_) => true,
             Self::Rounding(rounding) => rounding.trains_biases(),
-            Self::Equalization(_) | Self::Rotate(_) | Self::Transform(_) => false,
+            Self::Equalization(_) | Self::Rotate(_) | Self::Transform(_) | Self::Tuning(_) => false,
         }
     }
 }

@@ -23,6 +23,7 @@ struct StoredObservation {
     samples: usize,
     whole: BTreeMap<String, Bits>,
     channels: BTreeMap<String, Vec<Bits>>,
+    mean_squares: BTreeMap<String, Vec<u32>>,
     huge: BTreeSet<String>,
     empty: BTreeSet<String>,
     odd: BTreeSet<String>,
@@ -44,12 +45,15 @@ impl Observed {
     /// # Errors
     /// System errors.
     pub fn keep(&self, engine: &str, kept: &KeptResults) -> io::Result<()> {
-        let channels = self.ranges.channels.iter();
+        let (channels, squares) = (self.ranges.channels.iter(), self.mean_squares.iter());
         let stored = StoredObservation {
             engine: engine.to_owned(),
             samples: self.samples,
             whole: self.ranges.whole.iter().map(|(name, range)| (name.clone(), bits(range))).collect(),
             channels: channels.map(|(name, all)| (name.clone(), all.iter().map(bits).collect())).collect(),
+            mean_squares: squares
+                .map(|(name, all)| (name.clone(), all.iter().map(|s| s.to_bits()).collect()))
+                .collect(),
             huge: self.mask_like.clone(),
             empty: self.without_values.clone(),
             odd: self.non_finite.clone(),
@@ -65,11 +69,14 @@ impl Observed {
         let whole = stored.whole.into_iter().map(|(name, bits)| (name, range(bits))).collect();
         let channels = stored.channels.into_iter();
         let channels = channels.map(|(name, all)| (name, all.into_iter().map(range).collect())).collect();
+        let squares = stored.mean_squares.into_iter();
+        let squares = squares.map(|(name, all)| (name, all.into_iter().map(f32::from_bits).collect()));
         let observers = observers();
         let named = |method: String| observers.iter().find(|row| row.name == method).map(|row| row.name);
         let methods = stored.methods.into_iter().map(|(name, method)| Some((name, named(method)?)));
         let observed = Observed {
             ranges: Ranges { whole, channels },
+            mean_squares: squares.collect(),
             mask_like: stored.huge,
             without_values: stored.empty,
             non_finite: stored.odd,
@@ -98,6 +105,7 @@ mod tests {
             observed.ranges.whole.insert(row.name.to_owned(), range);
             observed.ranges.channels.insert(row.name.to_owned(), vec![range; at]);
         }
+        observed.mean_squares.insert("x".to_owned(), vec![0.1, 0.3]);
         observed.mask_like.insert("mask".to_owned());
         observed.without_values.insert("cache".to_owned());
         observed.keep("rten", &kept).unwrap();

@@ -24,11 +24,51 @@ impl From<Settings> for Watched {
     }
 }
 
+/// The mean squares of the channels of a tensor along an axis, which is counted from the end where it is negative.
+#[derive(Debug)]
+struct ChannelSquares {
+    axis: i64,
+    sums: Vec<f64>,
+    /// Values of each channel.
+    count: f64,
+}
+
+impl ChannelSquares {
+    /// Adds the values of a sample. Nothing is known of tensors whose number of channels varies.
+    fn see(&mut self, shape: &[usize], values: &[f32]) {
+        let rank = shape.len() as i64;
+        let axis = usize::try_from(if self.axis < 0 { self.axis + rank } else { self.axis });
+        let Some(&channels) = axis.ok().and_then(|axis| shape.get(axis)) else { return self.forget() };
+        if self.count == 0.0 {
+            self.sums = vec![0.0; channels];
+        }
+        if channels == 0 || self.sums.len() != channels {
+            return self.forget();
+        }
+        let inner: usize = shape[axis.map_or(0, |axis| axis + 1)..].iter().product();
+        for (run, values) in values.chunks(inner.max(1)).enumerate() {
+            self.sums[run % channels] += values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+        }
+        self.count += (values.len() / channels) as f64;
+    }
+
+    fn forget(&mut self) {
+        (self.sums, self.count) = (Vec::new(), f64::NAN);
+    }
+
+    fn means(&self) -> Option<Vec<f32>> {
+        let means: Vec<f32> = self.sums.iter().map(|sum| (sum / self.count) as f32).collect();
+        (!means.is_empty() && means.iter().all(|mean| mean.is_finite())).then_some(means)
+    }
+}
+
 /// The result of a pass over the data.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     /// The ranges.
     pub ranges: Ranges,
+    /// The mean squares of channels of tensors that layers read.
+    pub mean_squares: BTreeMap<String, Vec<f32>>,
     /// The tensors with values that no code can represent beside the others: attention masks. They must stay in float.
     pub mask_like: BTreeSet<String>,
     /// The tensors without a value in any sample. They have no range, and must stay in float.
@@ -46,6 +86,7 @@ pub struct Observed {
 /// A statistic for each tensor that needs a range.
 pub struct Observation {
     statistics: BTreeMap<String, Watch>,
+    squares: BTreeMap<String, ChannelSquares>,
     with_values: BTreeSet<String>,
     mask_like: BTreeSet<String>,
     non_finite: BTreeSet<String>,
@@ -117,16 +158,27 @@ impl Observation {
     pub fn new<W: Into<Watched>>(wanted: impl IntoIterator<Item = (String, W)>) -> Self {
         let statistics = wanted.into_iter().map(|(name, watched)| (name, Watch::start(watched.into()))).collect();
         let (with_values, mask_like, non_finite, varying_channels) = Default::default();
-        Self { statistics, with_values, mask_like, non_finite, varying_channels, samples: 0 }
+        let squares = BTreeMap::new();
+        Self { statistics, squares, with_values, mask_like, non_finite, varying_channels, samples: 0 }
+    }
+
+    /// The same, with the mean squares of the channels of tensors along an axis each.
+    pub fn with_squares(self, wanted: impl IntoIterator<Item = (String, i64)>) -> Self {
+        let squares =
+            wanted.into_iter().map(|(name, axis)| (name, ChannelSquares { axis, sums: Vec::new(), count: 0.0 }));
+        Self { squares: squares.collect(), ..self }
     }
 
     /// The tensors observed, in order.
     pub fn tensors(&self) -> Vec<String> {
-        self.statistics.keys().cloned().collect()
+        self.statistics.keys().chain(self.squares.keys()).collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
     /// Takes in the values of a tensor in one sample.
     pub fn see(&mut self, tensor: &str, shape: &[usize], values: &[f32]) {
+        if let Some(squares) = self.squares.get_mut(tensor) {
+            squares.see(shape, values);
+        }
         let Some(watch) = self.statistics.get_mut(tensor) else { return };
         if !values.is_empty() && !self.with_values.contains(tensor) {
             self.with_values.insert(tensor.to_owned());
@@ -170,6 +222,7 @@ impl Observation {
             without_values: without_values.filter(|_| self.samples > 0).cloned().collect(),
             methods,
             ranges: Ranges { whole, channels },
+            mean_squares: self.squares.iter().filter_map(|(name, s)| Some((name.clone(), s.means()?))).collect(),
             mask_like: self.mask_like.clone(),
             non_finite: self.non_finite.clone(),
             varying_channels: self.varying_channels.clone(),
@@ -210,5 +263,20 @@ mod tests {
         assert_eq!((found.ranges.whole["x"], found.varying_channels.len()), (range(-4.0, 9.0), 0));
         observation.see("x", &[1, 2, 2], &[1.0; 4]);
         assert_eq!(observation.observed().varying_channels.len(), 1);
+    }
+
+    #[test]
+    fn mean_squares_of_channels_are_those_of_all_samples() {
+        let none: [(String, Watched); 0] = [];
+        let wanted = [("x".to_owned(), 1), ("y".to_owned(), -1), ("z".to_owned(), 1)];
+        let mut observation = Observation::new(none).with_squares(wanted);
+        assert_eq!(observation.tensors(), ["x", "y", "z"]);
+        for value in [1.0, 3.0] {
+            observation.see("x", &[2, 2, 2], &[value, value, 2.0, 0.0, value, value, 0.0, 2.0]);
+            observation.see("y", &[2, 2], &[value, 2.0, -value, -2.0]);
+            observation.see("z", &[1, value as usize], &vec![1.0; value as usize]);
+        }
+        let found = observation.observed().mean_squares;
+        assert_eq!((&found["x"], &found["y"], found.len()), (&vec![5.0, 2.0], &vec![5.0, 4.0], 2));
     }
 }

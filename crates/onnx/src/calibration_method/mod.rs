@@ -6,5 +6,5 @@ mod weight;
 
 pub(crate) use settings::DEFAULT_PERCENTILE;
 pub use settings::Settings;
-pub(crate) use weight::Channels;
-pub use weight::{WeightMethod, weight_codes, weight_parameters};
+pub(crate) use weight::{Channels, ScaleSearch};
+pub use weight::{WeightMethod, weighed_parameters, weight_codes, weight_parameters};

@@ -53,7 +53,18 @@ impl Channels {
 
 /// Scale and zero point of each channel of a weight; `axis` names the channels, none makes one of all.
 pub fn weight_parameters(values: &[f32], shape: &[usize], axis: Option<usize>, method: WeightMethod) -> Vec<Affine> {
-    parameters(values, Channels::of(shape, axis), method)
+    parameters(values, None, Channels::of(shape, axis), method)
+}
+
+/// The same where the errors of elements count as much as given, by the squares of what multiplies them, to a method that searches scales.
+pub fn weighed_parameters(
+    values: &[f32],
+    importance: &[f32],
+    shape: &[usize],
+    axis: Option<usize>,
+    method: WeightMethod,
+) -> Vec<Affine> {
+    parameters(values, Some(importance), Channels::of(shape, axis), method)
 }
 
 /// The codes of a weight as raw data of the element's type, with one scale and zero point for each channel.
@@ -67,15 +78,19 @@ pub fn weight_codes(
     codes(values, Channels::of(shape, axis), parameters, method)
 }
 
-fn parameters(values: &[f32], channels: Channels, method: WeightMethod) -> Vec<Affine> {
+fn parameters(values: &[f32], importance: Option<&[f32]>, channels: Channels, method: WeightMethod) -> Vec<Affine> {
     if channels.number == 1 {
-        return vec![method.parameters(values)];
+        return vec![method.parameters(values, importance)];
     }
-    let gather = |channel: usize| -> Vec<f32> {
+    let gather = |values: &[f32], channel: usize| -> Vec<f32> {
         let starts = (channel * channels.inner..values.len()).step_by(channels.inner * channels.number);
         starts.flat_map(|start| &values[start..(start + channels.inner).min(values.len())]).copied().collect()
     };
-    (0..channels.number).into_par_iter().map(|channel| method.parameters(&gather(channel))).collect()
+    let of_channel = |channel: usize| {
+        let importance = importance.map(|importance| gather(importance, channel));
+        method.parameters(&gather(values, channel), importance.as_deref())
+    };
+    (0..channels.number).into_par_iter().map(of_channel).collect()
 }
 
 impl WeightMethod {
@@ -93,9 +108,12 @@ impl WeightMethod {
     }
 
     /// Scale and zero point of the values of one channel.
-    fn parameters(&self, values: &[f32]) -> Affine {
+    fn parameters(&self, values: &[f32], importance: Option<&[f32]>) -> Affine {
         if self.method == ObserverRef::MSE && self.element.is_integer() {
-            return self.least_error(values);
+            return self.least_error(values, None).0;
+        }
+        if self.method == ObserverRef::SEARCH && self.element.is_integer() {
+            return self.searched(values, importance);
         }
         let mut statistic = Settings::new(self.method, self.element, self.symmetric, self.scale).start();
         statistic.observe(&SampleView::new(values));
@@ -110,34 +128,111 @@ impl WeightMethod {
         }
     }
 
-    /// The candidate with the least squared error on the values themselves; the first of equals.
-    fn least_error(&self, values: &[f32]) -> Affine {
+    /// The candidate with the least squared error on the values themselves, the first of equals, and its error.
+    fn least_error(&self, values: &[f32], importance: Option<&[f32]>) -> (Affine, f64) {
         let range = SampleView::new(values).range().unwrap_or(ZERO);
         let plain = self.of_range(range);
-        let Some(codes) = self.used_codes() else { return plain };
+        let Some(codes) = self.used_codes() else { return (plain, f64::INFINITY) };
         let candidates = scale_candidates(range, self.scale, |range| self.of_range(range));
-        let scored: Vec<(f64, Affine)> =
-            candidates.into_par_iter().map(|affine| (squared_error(values, affine, codes), affine)).collect();
+        let score = |affine| (Fit::of(values, importance, affine, codes).error, affine);
+        let scored: Vec<(f64, Affine)> = candidates.into_par_iter().map(score).collect();
         let best = scored.into_iter().reduce(|best, next| if next.0 < best.0 { next } else { best });
-        best.map_or(plain, |(_, affine)| affine)
+        best.map_or((plain, f64::INFINITY), |(error, affine)| (affine, error))
+    }
+
+    fn searched(&self, values: &[f32], importance: Option<&[f32]>) -> Affine {
+        let (affine, error) = self.least_error(values, importance);
+        match self.used_codes().filter(|_| self.scale == ScaleKind::Float) {
+            Some(codes) => ScaleSearch { values, importance, codes }.refined((error, affine), !self.symmetric),
+            None => affine,
+        }
     }
 }
 
-fn squared_error(values: &[f32], affine: Affine, codes: CodeRange) -> f64 {
-    if !fits(codes) {
-        let error = |&v: &f32| (quantize_value(v, affine, codes) - affine.zero_point) as f32 * affine.scale - v;
-        return values.iter().filter(|v| v.is_finite()).map(|v| f64::from(error(v)).powi(2)).sum();
+/// The search for the scale of values that share one.
+pub(crate) struct ScaleSearch<'a> {
+    /// The values.
+    pub values: &'a [f32],
+    /// How much the error of each counts; all as much where there is nothing.
+    pub importance: Option<&'a [f32]>,
+    /// The codes they can have.
+    pub codes: CodeRange,
+}
+
+impl ScaleSearch<'_> {
+    /// The candidate with the least error, the first of equals, refined.
+    pub fn best(&self, candidates: impl IntoIterator<Item = Affine>, moves_zero_point: bool) -> Option<Affine> {
+        let scored = candidates.into_iter().map(|affine| (self.fit(affine).error, affine));
+        let best = scored.reduce(|best, next| if next.0 < best.0 { next } else { best });
+        best.map(|best| self.refined(best, moves_zero_point))
     }
-    let mut made = [0; BLOCK];
-    let mut sum = 0.0;
-    for block in values.chunks(BLOCK) {
-        quantize_values(block, affine, codes, &mut made);
-        for (&code, &value) in made.iter().zip(block).filter(|(_, value)| value.is_finite()) {
-            let error = (i64::from(code) - affine.zero_point) as f32 * affine.scale - value;
-            sum += f64::from(error).powi(2);
+
+    /// From a scale and its error to the least squares of its codes, and to the zero points beside it.
+    fn refined(&self, best: (f64, Affine), moves_zero_point: bool) -> Affine {
+        let mut best = self.refitted(best);
+        if moves_zero_point {
+            for offset in [-1, 1] {
+                let zero_point = (best.1.zero_point + offset).clamp(self.codes.min, self.codes.max);
+                let moved = Affine { zero_point, ..best.1 };
+                let moved = self.refitted((self.fit(moved).error, moved));
+                best = if moved.0 < best.0 { moved } else { best };
+            }
         }
+        best.1
     }
-    sum
+
+    fn refitted(&self, mut best: (f64, Affine)) -> (f64, Affine) {
+        for _ in 0..REFITS {
+            let share = self.fit(best.1).share;
+            let moved = Affine { scale: best.1.scale * share, ..best.1 };
+            let error = self.fit(moved).error;
+            if moved.scale.is_normal() && share > 0.0 && error < best.0 {
+                best = (error, moved);
+            }
+        }
+        best
+    }
+
+    fn fit(&self, affine: Affine) -> Fit {
+        Fit::of(self.values, self.importance, affine, self.codes)
+    }
+}
+
+/// How often a searched scale is brought to the least squares of its codes.
+const REFITS: usize = 2;
+
+/// The fit of codes to values.
+struct Fit {
+    /// The squared error, each value counting as much as its importance.
+    error: f64,
+    /// What the scale is multiplied by where the error of these codes is least.
+    share: f32,
+}
+
+impl Fit {
+    fn of(values: &[f32], importance: Option<&[f32]>, affine: Affine, codes: CodeRange) -> Fit {
+        let (mut error, mut product, mut square) = (0.0, 0.0, 0.0);
+        let mut add = |at: usize, code: i64| {
+            let (value, made) = (values[at], (code - affine.zero_point) as f32 * affine.scale);
+            if value.is_finite() {
+                let importance = importance.map_or(1.0, |importance| f64::from(importance[at]));
+                error += importance * f64::from(made - value).powi(2);
+                product += importance * f64::from(made) * f64::from(value);
+                square += importance * f64::from(made).powi(2);
+            }
+        };
+        if !fits(codes) {
+            values.iter().enumerate().for_each(|(at, &value)| add(at, quantize_value(value, affine, codes)));
+        } else {
+            let mut made = [0; BLOCK];
+            for (block, values) in values.chunks(BLOCK).enumerate() {
+                quantize_values(values, affine, codes, &mut made);
+                let codes = made[..values.len()].iter().enumerate();
+                codes.for_each(|(at, &code)| add(block * BLOCK + at, i64::from(code)));
+            }
+        }
+        Fit { error, share: (product / square) as f32 }
+    }
 }
 
 /// Returns whether codes are numbers of 32 bits with a sign, as those that are made many at once.
@@ -231,8 +326,29 @@ mod tests {
         let values: Vec<f32> = (0..1000).map(|i| ((i * 37) % 101) as f32 / 101.0 - 0.5).chain([3.0]).collect();
         let codes = Element::Int8.range(true).unwrap();
         for kind in [ScaleKind::Float, ScaleKind::PowerOfTwo] {
-            let error = |method| squared_error(&values, int8(true, method, kind).parameters(&values), codes);
+            let error = |method| {
+                let affine = int8(true, method, kind).parameters(&values, None);
+                Fit::of(&values, None, affine, codes).error
+            };
             assert!(error(ObserverRef::MSE) <= error(ObserverRef::MIN_MAX));
+            assert!(error(ObserverRef::SEARCH) <= error(ObserverRef::MSE));
+        }
+    }
+
+    #[test]
+    fn searched_scales_count_errors_by_importance() {
+        let values: Vec<f32> = (0..256).map(|i| ((i * 7919) % 1009) as f32 / 504.5 - 1.0).map(|v| v.powi(3)).collect();
+        let importance: Vec<f32> = (0..256).map(|i| if i % 9 == 0 { 50.0 } else { 1.0 }).collect();
+        for (element, symmetric) in [(Element::Int4, true), (Element::UInt4, false)] {
+            let method = WeightMethod { element, ..int8(symmetric, ObserverRef::SEARCH, ScaleKind::Float) };
+            let codes = method.used_codes().unwrap();
+            let error = |affine: &[Affine]| Fit::of(&values, Some(&importance), affine[0], codes).error;
+            let plain = weight_parameters(&values, &[256], None, method);
+            let weighed = weighed_parameters(&values, &importance, &[256], None, method);
+            assert!(error(&weighed) < 0.97 * error(&plain), "{} {}", error(&weighed), error(&plain));
+            let channels = |values: &[f32]| values.iter().flat_map(|&v| [v, v]).collect::<Vec<f32>>();
+            let both = weighed_parameters(&channels(&values), &channels(&importance), &[256, 2], Some(1), method);
+            assert_eq!(both, [weighed[0], weighed[0]]);
         }
     }
 

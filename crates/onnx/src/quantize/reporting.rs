@@ -64,6 +64,8 @@ impl Report {
             not_scaled: Vec::new(),
             limited_weights: Vec::new(),
             gains: Vec::new(),
+            learned_blocks: Vec::new(),
+            not_learned: Vec::new(),
             left_in_float: skipped.collect(),
             adjusted: Vec::new(),
             wide_biases: Vec::new(),

@@ -241,6 +241,7 @@ impl Bench {
         Observed {
             ranges,
             methods,
+            mean_squares: first.mean_squares.clone(),
             mask_like: first.mask_like.clone(),
             without_values: first.without_values.clone(),
             non_finite: first.non_finite.clone(),

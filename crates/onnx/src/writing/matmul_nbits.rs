@@ -17,13 +17,15 @@ use super::operators::MICROSOFT;
 use super::tensor_names::TensorNames;
 use crate::algorithm_settings::Algorithm;
 use crate::block_map::BlockMap;
+use crate::calibration_method::ScaleSearch;
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{Index, add_opset, bodies_mut, node, set_attribute};
 use crate::placement::Placement;
-use crate::quantization::Affine;
+use crate::quantization::{Affine, CodeRange};
 use crate::recipe::Recipe;
 use crate::solution::{Solution, refuse_not_finite, values};
+use kvant_quant::observer::ObserverRef;
 use kvant_quant::rounding::Hqq;
 
 /// How weights are stored.
@@ -39,6 +41,8 @@ pub struct Blocks {
     pub symmetric: bool,
     /// Whether zero points are searched, and lie between codes.
     pub hqq: Option<Hqq>,
+    /// Whether scales are searched.
+    pub searches: bool,
 }
 
 impl Blocks {
@@ -47,7 +51,8 @@ impl Blocks {
         let scheme = recipe.weight;
         let bits = scheme.element.integer_bits().map_or(bits, |bits| bits as u8);
         let hqq = recipe.algorithms.iter().find_map(Algorithm::hqq);
-        Self { bits, block, accuracy, symmetric: scheme.symmetric, hqq }
+        let searches = scheme.method == ObserverRef::SEARCH && hqq.is_none();
+        Self { bits, block, accuracy, symmetric: scheme.symmetric, hqq, searches }
     }
 
     /// Bytes of a weight: codes, scales and zero points.
@@ -68,15 +73,27 @@ impl Blocks {
     }
 }
 
-/// Scale and zero point of every block of a weight, those of the first output first.
-pub(crate) fn block_parameters(source: &[f32], map: BlockMap, blocks: Blocks) -> Vec<Affine> {
+/// Scale and zero point of every block of a weight, those of the first output first. Where scales are searched, the error of each
+/// element counts as much as its `importance`, if that is known.
+pub(crate) fn block_parameters(
+    source: &[f32],
+    importance: Option<&[f32]>,
+    map: BlockMap,
+    blocks: Blocks,
+) -> Vec<Affine> {
+    let column = |values: &[f32], output: usize| -> Vec<f32> {
+        (0..map.inputs).map(|input| values[map.element(output, input)]).collect()
+    };
     let of_output = |output: usize| {
-        let column: Vec<f32> = (0..map.inputs).map(|input| source[map.element(output, input)]).collect();
-        let affine = |block: &[f32]| {
+        let importance = importance.map(|importance| column(importance, output));
+        let importance = importance.as_deref().unwrap_or_default();
+        let affine = |(at, block): (usize, &[f32])| {
             let (scale, zero_point) = parameters(block, blocks);
-            Affine { scale, zero_point: i64::from(zero_point) }
+            let plain = Affine { scale, zero_point: i64::from(zero_point) };
+            let importance = importance.get(at * map.block..at * map.block + block.len());
+            if blocks.searches { searched(block, importance, plain, blocks) } else { plain }
         };
-        column.chunks(map.block).map(affine).collect::<Vec<_>>()
+        column(source, output).chunks(map.block).enumerate().map(affine).collect::<Vec<_>>()
     };
     (0..map.outputs).into_par_iter().flat_map_iter(of_output).collect()
 }
@@ -294,6 +311,20 @@ fn pack_column(values: &[f32], blocks: Blocks) -> Packed {
     Packed { codes, scales, zero_points }
 }
 
+/// From the scale of a block's range to the one with the least squared error, which may be negative where codes reach further on one
+/// side.
+fn searched(block: &[f32], importance: Option<&[f32]>, plain: Affine, blocks: Blocks) -> Affine {
+    const STEPS: u16 = 24;
+    let top = (1i64 << blocks.bits) - 1;
+    let least = if blocks.bits == 4 { 0.6 } else { 0.9 };
+    let shares = (0..=STEPS).map(|step| least + (1.05 - least) * f32::from(step) / f32::from(STEPS));
+    let signs: &[f32] = if blocks.symmetric { &[1.0, -1.0] } else { &[1.0] };
+    let moved = shares.flat_map(|share| signs.iter().map(move |sign| share * sign));
+    let candidates = moved.map(|share| Affine { scale: plain.scale * share, ..plain });
+    let search = ScaleSearch { values: block, importance, codes: CodeRange { min: 0, max: top } };
+    search.best(std::iter::once(plain).chain(candidates), !blocks.symmetric).unwrap_or(plain)
+}
+
 fn parameters(block: &[f32], blocks: Blocks) -> (f32, u16) {
     let middle = 1u16 << (blocks.bits - 1);
     let (scale, zero_point) = match blocks.symmetric {
@@ -319,7 +350,7 @@ mod tests {
     use super::*;
     use crate::algorithm::Grid;
 
-    const FOUR: Blocks = Blocks { bits: 4, block: 4, accuracy: 0, symmetric: true, hqq: None };
+    const FOUR: Blocks = Blocks { bits: 4, block: 4, accuracy: 0, symmetric: true, hqq: None, searches: false };
 
     #[test]
     fn largest_magnitude_is_exact_and_nibbles_are_packed_low_first() {
@@ -352,7 +383,7 @@ mod tests {
             let map = BlockMap { inputs: 6, outputs: 2, transposed, block: 4 };
             // No value halfway between codes, where it matters whether zero points are added before.
             let source: Vec<f32> = (0..12).map(|i| ((i * 7) % 5) as f32 * 0.93 - 1.71 + i as f32 * 0.013).collect();
-            let parameters = block_parameters(&source, map, blocks);
+            let parameters = block_parameters(&source, None, map, blocks);
             let element = Element::UInt4;
             let grid = Grid::in_blocks(element, element.full_range().unwrap(), map, parameters.clone());
             let (chosen, nearest) =

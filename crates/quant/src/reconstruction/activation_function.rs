@@ -160,14 +160,19 @@ impl Curve for GeluOfTanh {
 impl ActivationFunction {
     /// The value for an output of the layer.
     pub fn apply(&self, output: usize, x: f32) -> f32 {
-        struct Value(f32);
-        impl WithCurve for Value {
-            type Output = f32;
-            fn with<C: Curve>(self, curve: C) -> f32 {
-                curve.at(self.0).0
+        self.at(output, x).0
+    }
+
+    /// The value for an output of the layer, and the derivative.
+    pub fn at(&self, output: usize, x: f32) -> (f32, f32) {
+        struct Both(f32);
+        impl WithCurve for Both {
+            type Output = (f32, f32);
+            fn with<C: Curve>(self, curve: C) -> (f32, f32) {
+                curve.at(self.0)
             }
         }
-        self.with_curve(output, Value(x))
+        self.with_curve(output, Both(x))
     }
 
     /// Returns whether the loss is a quadratic function of the weights.
@@ -209,16 +214,6 @@ pub(super) mod tests {
         vec![None, Relu, leaky, slopes, clip, Sigmoid, hard, HardSwish, Tanh, Gelu, GeluTanh]
     }
 
-    struct Both(f32);
-
-    impl WithCurve for Both {
-        type Output = (f32, f32);
-
-        fn with<C: Curve>(self, curve: C) -> (f32, f32) {
-            curve.at(self.0)
-        }
-    }
-
     #[test]
     fn derivatives_match_finite_differences() {
         for function in all() {
@@ -226,7 +221,7 @@ pub(super) mod tests {
                 let value = |x: f32| f64::from(function.apply(1, x));
                 let step = 1e-2f32;
                 let difference = (value(x + step) - value(x - step)) / f64::from((x + step) - (x - step));
-                let (_, slope) = function.with_curve(1, Both(x));
+                let (_, slope) = function.at(1, x);
                 // At a kink of a function, the difference is between its slopes.
                 let bends = [-3.0f32, -2.5, -0.5, 0.0, 1.5, 2.5, 3.0].iter().any(|bend| (x - bend).abs() <= step);
                 assert!(

@@ -5,8 +5,9 @@ use super::parallel::map_bands;
 use super::rtn::search::StorableScales;
 use super::rtn::{RoundingError, TensorContext};
 use super::steps::Scaled;
-use super::value_grid::{Code, Grid, OnGrid, Step, on_grid};
+use super::value_grid::{Code, Grid, OnGrid, Step, Whole, on_grid};
 use crate::quant_tensor::{Codes, QuantTensor};
+use crate::scheme::{TensorScheme, ZeroPoint};
 
 /// A weight whose codes and scales are learned.
 ///
@@ -20,6 +21,8 @@ pub struct LatentWeight {
     /// The scales at the start, as the grid has them, and what each has become of that.
     scales: Vec<f32>,
     factors: Vec<f32>,
+    /// The lowest and the highest code, where they are fewer than those of the format.
+    limits: Option<(i64, i64)>,
 }
 
 /// How far a latent weight may be from the value of its code at the start, in distances of the grid: it is rounded to it.
@@ -34,9 +37,32 @@ impl LatentWeight {
     /// # Errors
     /// [`RoundingError::NoCodes`].
     pub fn new(weight: &[f32], tensor: QuantTensor, context: TensorContext) -> Result<LatentWeight, RoundingError> {
+        LatentWeight::start(weight, tensor, context, None)
+    }
+
+    /// The same for a weight that takes only some codes of its format: from a lowest to a highest one. They bound integers of at most
+    /// eight bits with whole zero points; others take all.
+    ///
+    /// # Errors
+    /// [`RoundingError::NoCodes`].
+    pub fn within(
+        codes: (i64, i64),
+        weight: &[f32],
+        tensor: QuantTensor,
+        context: TensorContext,
+    ) -> Result<LatentWeight, RoundingError> {
+        LatentWeight::start(weight, tensor, context, Some(codes))
+    }
+
+    fn start(
+        weight: &[f32],
+        tensor: QuantTensor,
+        context: TensorContext,
+        limits: Option<(i64, i64)>,
+    ) -> Result<LatentWeight, RoundingError> {
         let values = tensor.dequantize();
         let factors = vec![1.0; tensor.scales().len()];
-        let mut made = LatentWeight { latent: values, context, scales: Vec::new(), factors, tensor };
+        let mut made = LatentWeight { latent: values, context, scales: Vec::new(), factors, tensor, limits };
         made.scales = made.tensor.scales().iter().map(|scale| scale * made.storable().outer()).collect();
         made.on_grid(Start { weight })?;
         Ok(made)
@@ -46,12 +72,7 @@ impl LatentWeight {
     pub fn values(&self) -> Vec<f32> {
         let mut latent = self.latent.clone();
         // The scheme has codes, or there would be no latent weight.
-        let _ = on_grid(
-            self.tensor.scheme(),
-            self.context,
-            self.tensor.global_scale(),
-            Values { of: self, out: &mut latent },
-        );
+        let _ = self.run(Values { of: self, out: &mut latent });
         latent
     }
 
@@ -68,8 +89,7 @@ impl LatentWeight {
     /// Turns the gradient of values into that of latent values; returns that of the factors of scales.
     pub(in crate::rounding) fn pull_back(&self, gradient: &mut [f32]) -> Vec<f32> {
         // The scheme has codes, or there would be no latent weight.
-        let pulled = PullBack { of: self, gradient };
-        on_grid(self.tensor.scheme(), self.context, self.tensor.global_scale(), pulled).unwrap_or_default()
+        self.run(PullBack { of: self, gradient }).unwrap_or_default()
     }
 
     /// Moves latent values by `rate` distances of the grid for each step of 1, and factors by `scale_rate`, down.
@@ -90,15 +110,35 @@ impl LatentWeight {
     /// # Errors
     /// [`RoundingError::NoCodes`].
     pub fn rounded(&self) -> Result<QuantTensor, RoundingError> {
-        let codes = on_grid(self.tensor.scheme(), self.context, self.tensor.global_scale(), ToCodes { of: self })?;
+        let codes = self.run(ToCodes { of: self })?;
         let storable = self.storable();
         let scales = (0..self.scales.len()).map(|index| storable.stored(self.scale(index))).collect();
         Ok(QuantTensor { codes, scales, ..self.tensor.clone() })
     }
 
     fn on_grid<E: Edit>(&mut self, edit: E) -> Result<(), RoundingError> {
-        let (scheme, context, global_scale) = (self.tensor.scheme(), self.context, self.tensor.global_scale());
-        on_grid(scheme, context, global_scale, EditOn { of: self, edit })
+        let (limited, scheme, context) = (self.limited(), self.tensor.scheme(), self.context);
+        let global_scale = self.tensor.global_scale();
+        let edit = EditOn { of: self, edit };
+        match limited {
+            Some(grid) => Ok(edit.run(grid, Scaled::ByReciprocals)),
+            None => on_grid(scheme, context, global_scale, edit),
+        }
+    }
+
+    fn run<W: OnGrid>(&self, work: W) -> Result<W::Output, RoundingError> {
+        match self.limited() {
+            Some(grid) => Ok(work.run(grid, Scaled::ByReciprocals)),
+            None => on_grid(self.tensor.scheme(), self.context, self.tensor.global_scale(), work),
+        }
+    }
+
+    /// The grid of fewer codes than those of the format.
+    fn limited(&self) -> Option<Whole> {
+        let (lowest, highest) = self.limits?;
+        let TensorScheme::Int(int) = self.tensor.scheme() else { return None };
+        let is_whole = int.format.bits() <= 8 && int.zero_point != ZeroPoint::Float;
+        is_whole.then_some(Whole { min: lowest as f32, max: highest as f32 })
     }
 
     fn storable(&self) -> StorableScales {
@@ -309,5 +349,25 @@ mod tests {
             assert!(after < 0.9 * before, "{scheme}: {before} {after}");
             assert_eq!(latent.rounded().unwrap().dequantize(), latent.values(), "{scheme}");
         }
+    }
+
+    #[test]
+    fn limited_codes_stay_within_their_limits() {
+        let context = TensorContext::new(ComputeDType::F32);
+        let weight = noise(4 * 16);
+        let tensor = Rtn::new("int4:channel".parse().unwrap(), context).unwrap().round(&weight, 4, 16).unwrap();
+        let lowest = |latent: &LatentWeight| {
+            let tensor = latent.rounded().unwrap();
+            (0..64).map(|index| tensor.codes().integer(index, true)).min().unwrap()
+        };
+        let mut all = LatentWeight::new(&weight, tensor.clone(), context).unwrap();
+        let mut fewer = LatentWeight::within((-3, 3), &weight, tensor, context).unwrap();
+        for _ in 0..20 {
+            for latent in [&mut all, &mut fewer] {
+                latent.step(&mut [1.0; 64], 0.9, 0.0);
+            }
+        }
+        assert_eq!((lowest(&all), lowest(&fewer)), (-8, -3));
+        assert_eq!(fewer.rounded().unwrap().dequantize(), fewer.values());
     }
 }

@@ -8,7 +8,7 @@ use crate::registry::AlgorithmRow;
 use serde::{Deserialize, Serialize};
 
 /// The name.
-pub(super) const NAME: &str = "autoround";
+pub const NAME: &str = "autoround";
 
 /// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ const OPTIONS: &[OptionRow] = &[
     OptionRow {
         name: "iterations",
         values: Values::COUNT,
-        about: "steps for each block, each on one batch of at most 2048 tokens",
+        about: "steps for each block, each on one batch: of at most 2048 tokens, for graphs of 8 samples",
     },
     OptionRow { name: "reach", values: Values::RATE, about: "how far codes can move, in distances of the grid" },
     OptionRow { name: "scales", values: Values::SHARE, about: "how far scales can move, as a share of themselves" },
@@ -91,7 +91,7 @@ const OPTIONS: &[OptionRow] = &[
 ];
 
 /// The row.
-pub(super) fn row() -> AlgorithmRow<AutoRound> {
+pub fn row() -> AlgorithmRow<AutoRound> {
     let about = "moves the codes and scales of a rounding until the block's output is nearest to the float model's";
     let read = |given: &[(&str, &str)]| {
         let preset = given.iter().find(|(name, _)| *name == "preset").and_then(|(_, text)| Preset::named(text));

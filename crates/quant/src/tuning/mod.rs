@@ -6,7 +6,7 @@ mod autoround;
 mod tune;
 mod vector;
 
-pub use autoround::{AutoRound, Preset};
+pub use autoround::{AutoRound, NAME as AUTOROUND, Preset, row as autoround};
 pub use tune::Tune;
 pub use vector::TunedVector;
 

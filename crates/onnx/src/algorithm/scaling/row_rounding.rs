@@ -67,7 +67,12 @@ impl RowRounding {
         if let Some(blocks) = self.blocks {
             let map = BlockMap { inputs, outputs, transposed: true, block: blocks.block };
             let element = blocks.element();
-            return Some(Grid::in_blocks(element, element.full_range()?, map, block_parameters(scaled, map, blocks)));
+            return Some(Grid::in_blocks(
+                element,
+                element.full_range()?,
+                map,
+                block_parameters(scaled, None, map, blocks),
+            ));
         }
         let (shape, axis) = ([outputs, inputs], self.per_channel.then_some(0));
         let parameters = weight_parameters(scaled, &shape, axis, self.method);
