@@ -2,6 +2,7 @@
 """Held-out divergence of rotated models at weights and activations of four bits, also of models with outliers.
 
     python3 benches/rotation.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--outliers 30] [--hidden]
+        [--algorithm rotate]
 
 Each model is also measured with outliers, which do not change its function: in every block one channel in fifty of the norms before attention
 and the feed-forward network is multiplied by a factor, and the columns that read it are divided by it; with --hidden also one in fifty of the rows
@@ -79,6 +80,7 @@ def main():
     parser.add_argument("--outliers", type=float, default=30.0)
     parser.add_argument("--outliers-only", action="store_true")
     parser.add_argument("--hidden", action="store_true")
+    parser.add_argument("--algorithm", action="append", help="instead of all; may be given several times")
     parser.add_argument("--samples", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +89,7 @@ def main():
             made = with_outliers(model, work / f"{model.name}-outliers", options.outliers, options.hidden)
             for kind, path in ((model.name, model), (f"{model.name} with outliers", made))[options.outliers_only :]:
                 print(f"\n### {kind}\n\n| | {' | '.join(SCHEMES)} |\n|---|{'---|' * len(SCHEMES)}", flush=True)
-                for algorithm in ALGORITHMS:
+                for algorithm in options.algorithm or ALGORITHMS:
                     cells = [
                         divergence(options.kvant, path, scheme, algorithm, options, work) for scheme in SCHEMES.values()
                     ]

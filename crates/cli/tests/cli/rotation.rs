@@ -69,7 +69,8 @@ fn rotated_inputs_of_down_projections_keep_the_function_and_are_read_back() {
         ("compressed-tensors", "rotate:size=32:down=on"),
     ] {
         let out = format!("{format} {algorithm}");
-        let run = ["quantize", "nano_llama", "-s", "int8:channel", "--algorithm", algorithm, "--format", format, "-o", &out];
+        let run =
+            ["quantize", "nano_llama", "-s", "int8:channel", "--algorithm", algorithm, "--format", format, "-o", &out];
         place.succeed(&run);
         let rotated = divergence(&place, &out);
         assert!(rotated < 2.0 * plain + 1e-5 && rotated != plain, "{out}: {rotated} {plain}");
@@ -92,7 +93,7 @@ fn calibrated_algorithms_see_rotated_inputs() {
         ("int4:g32+int8:token!dynamic", "rotate:down=on,gptq", "a"),
         ("int8:channel+int8:tensor!static", "rotate:down=on", "b"),
         ("int4:g32", "rotate:down=on,awq,qronos", "c"),
-        ("int4:g32", "rotate:down=on,gptq,autoround:steps=2", "d"),
+        ("int4:g32", "rotate:down=on,gptq,autoround:iterations=2", "d"),
     ] {
         let run = ["quantize", "nano_llama", "-s", scheme, "--algorithm", algorithm, "--format", "quark", "-o", out];
         place.succeed(&[&run[..], &data[..]].concat());
@@ -115,7 +116,8 @@ fn rotated_inputs_are_refused_where_no_loader_computes_them() {
         assert!(error.contains("while the model runs") && error.contains("quark or compressed-tensors"), "{error}");
     }
     assert!(refused(&["--exclude", "*.1.mlp.down_proj"]).contains("model.layers.1.mlp.down_proj: stays float"));
-    let of_size = place.run(&["plan", "nano_llama", "-s", "int4:g32", "--algorithm", "rotate:stream=off:down=on:size=48"]);
+    let of_size =
+        place.run(&["plan", "nano_llama", "-s", "int4:g32", "--algorithm", "rotate:stream=off:down=on:size=48"]);
     assert!(of_size.stderr.contains("in groups of 48"), "{of_size:?}");
     let file = place.run(&["plan", "nano_llama", "-s", "Q4_K_M", "--algorithm", "rotate:down=on"]);
     assert!(file.code == Some(1) && file.stderr.contains("while the model runs"), "{file:?}");
@@ -124,11 +126,22 @@ fn rotated_inputs_are_refused_where_no_loader_computes_them() {
 #[test]
 fn rotations_of_quark_json_are_those_of_kvant() {
     let place = Place::new();
-    let quark = r#"{"name": "rotation", "r1": false, "r2": true, "r4": true, "rotation_size": 32, "scaling_layers": {}}"#;
+    let quark =
+        r#"{"name": "rotation", "r1": false, "r2": true, "r4": true, "rotation_size": 32, "scaling_layers": {}}"#;
     place.write("rotation.json", quark);
     place.write("r3.json", r#"{"name": "rotation", "r3": true}"#);
     let run = |algorithm: &str| {
-        place.run(&["plan", "nano_llama", "-s", "int8:channel", "--format", "quark", "--algorithm", algorithm, "--json"])
+        place.run(&[
+            "plan",
+            "nano_llama",
+            "-s",
+            "int8:channel",
+            "--format",
+            "quark",
+            "--algorithm",
+            algorithm,
+            "--json",
+        ])
     };
     let plan = run("rotation.json").json();
     assert_eq!(plan["recipe"]["algorithm"], serde_json::json!(["rotate:stream=off:down=on:size=32"]), "{plan}");

@@ -182,7 +182,8 @@ fn excluded_fp8_source_layers_are_imported() {
 /// The rotation of `k_proj` that Quark's configuration states with these fields besides, and tensors beside the layers.
 fn quark_rotation(fields: Value, more: &[Tensor]) -> Result<Option<Vec<f64>>, String> {
     let rotated = quark_config("e4m3:tensor", |config| {
-        let mut rotation = json!({"name": "rotation", "r4": true, "online_config": {"online_rotation_layers": [K_PROJ]}});
+        let mut rotation =
+            json!({"name": "rotation", "r4": true, "online_config": {"online_rotation_layers": [K_PROJ]}});
         rotation.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         config["algo_config"] = json!([rotation]);
     });
@@ -222,7 +223,8 @@ fn rotations_of_inputs_are_imported_as_quark_computes_them() {
     let whole = matrix(&own, Dtype::I8, 8, vec![1; 64]);
     assert_eq!(quark_rotation(json!({}), &[whole]).unwrap().unwrap().len(), 8);
     // Targets of the rotation of the stream.
-    let targets = json!({"first_layer": [], "middle_layers": [{"target_modules": ["model.layers.layer_id.self_attn.k_proj"]}]});
+    let targets =
+        json!({"first_layer": [], "middle_layers": [{"target_modules": ["model.layers.layer_id.self_attn.k_proj"]}]});
     let stream = json!({"r4": false, "r1": true, "online_r1_rotation": true, "rotation_size": 2, "online_config": null, "scaling_layers": targets});
     assert!(quark_rotation(stream, &[matrix(&own, Dtype::I8, 2, signs)]).unwrap().is_some());
 }
@@ -251,12 +253,13 @@ fn transforms_of_inputs_are_imported_and_others_refused() {
         let (_dir, checkpoint) = checkpoint(config, more);
         let import = import::open(&checkpoint).map_err(|error| error.to_string())?;
         assert!(import.tensors().iter().all(|tensor| tensor.meta.name.ends_with("_proj.weight")));
-        Ok::<_, String>(import.input_rotations().iter().map(|(name, r)| (name.clone(), r.channels())).collect::<Vec<_>>())
+        Ok::<_, String>(
+            import.input_rotations().iter().map(|(name, r)| (name.clone(), r.channels())).collect::<Vec<_>>(),
+        )
     };
     let group = |kind: &str, location: &str| json!({"type": kind, "head_dim": 4, "apply": [{"targets": ["re:.*k_proj$"], "location": location}]});
-    let stored = |values: &[f32]| {
-        (format!("{K_PROJ}.R4_input.weight"), Dtype::F32, vec![4, 4], encoded(Dtype::F32, values))
-    };
+    let stored =
+        |values: &[f32]| (format!("{K_PROJ}.R4_input.weight"), Dtype::F32, vec![4, 4], encoded(Dtype::F32, values));
     let expected = vec![(K_PROJ.to_owned(), 4)];
     assert_eq!(read(group("hadamard", "input"), &[stored(&[1.0; 16])]), Ok(expected.clone()));
     assert_eq!(read(group("hadamard", "input"), &[]), Ok(expected.clone()));
