@@ -2,6 +2,7 @@
 """Held-out divergence of rotated models at weights and activations of four bits, also of models with outliers.
 
     python3 benches/rotation.py --calib TEXT --data TEXT MODEL... [--kvant target/release/kvant] [--outliers 30] [--hidden] [--learned]
+        [--algorithm rotate]
 
 Each model is also measured with outliers, which do not change its function: in every block one channel in fifty of the norms before attention
 and the feed-forward network is multiplied by a factor, and the columns that read it are divided by it; with --hidden also one in fifty of the rows
@@ -82,6 +83,7 @@ def main():
     parser.add_argument("--outliers-only", action="store_true")
     parser.add_argument("--hidden", action="store_true")
     parser.add_argument("--learned", action="store_true", help="learned rotations beside fixed ones, where inputs have four bits")
+    parser.add_argument("--algorithm", action="append", help="instead of all; may be given several times")
     parser.add_argument("--samples", type=int, default=64)
     options = parser.parse_args()
     algorithms = LEARNED if options.learned else ALGORITHMS
@@ -92,7 +94,7 @@ def main():
             made = with_outliers(model, work / f"{model.name}-outliers", options.outliers, options.hidden)
             for kind, path in ((model.name, model), (f"{model.name} with outliers", made))[options.outliers_only :]:
                 print(f"\n### {kind}\n\n| | {' | '.join(schemes)} |\n|---|{'---|' * len(schemes)}", flush=True)
-                for algorithm in algorithms:
+                for algorithm in options.algorithm or algorithms:
                     cells = [
                         divergence(options.kvant, path, scheme, algorithm, options, work) for scheme in schemes.values()
                     ]

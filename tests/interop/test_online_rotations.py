@@ -19,7 +19,8 @@ quark_oracle = pytest.importorskip("quark_oracle")
 # Down projections of a number of inputs that is a power of two, and of one that is not: groups of 64 channels.
 MODELS = {"whole": ("llama_yarn", dict(intermediate_size=256)), "groups": ("llama_yarn", {})}
 ROTATIONS = ("rotate:stream=off:heads=off:down=on", "rotate:down=on", "rotate:down=on:size=32")
-SCHEMES = ("int8:channel", "e4m3:tensor+e4m3:token!dynamic")
+# Rounded activations of a model with random weights are far apart from the last bit on.
+SCHEMES = ("int8:channel", "int4:g32")
 
 
 def model(kind, tmp):
@@ -149,14 +150,14 @@ def test_experts_with_rotated_inputs_load_in_quark(name, logits, kvant, tmp_path
 def test_loaders_that_do_not_rotate_are_refused(format, kvant, tmp_path):
     source = model("groups", tmp_path)
     options = ("--format", format, "--algorithm", "rotate:down=on", "--no-verify")
-    out = written(kvant, source, tmp_path / "out", "--scheme", "int4:g32" if format == "compressed-tensors" else SCHEMES[1], *options)
+    out = written(kvant, source, tmp_path / "out", "--scheme", "int4:g32" if format == "compressed-tensors" else "ptpc_fp8", *options)
     said = json.loads(kvant("verify", out, "--json", "--tensor-parallel", "2").stdout)
     loads = {row["id"]: row["loads"] for row in said["loaders"]}
     parallel = {row["id"]: row["tensor_parallel"] for row in said["loaders"]}
     assert loads["transformers"] == loads["sglang"] == "no"
     takes = {"quark": ("amd-quark", "vllm"), "compressed-tensors": ("vllm", "amd-quark")}[format]
     assert (loads[takes[0]], loads[takes[1]]) == ("yes", "no"), said
-    assert not parallel["vllm"]
+    assert 2 not in parallel["vllm"]
 
 
 def test_transformers_does_not_complete_layers_of_quark(kvant, tmp_path):

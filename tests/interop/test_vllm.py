@@ -76,6 +76,11 @@ UNASKED = set().union(*LEFT_OUT_FAMILIES.values())
 FAMILIES = [(name, *case) for name in sorted({*OF_KIND.values(), "gemma4_layer_inputs", "gemma4_moe"} - UNASKED - OTHER_NAMES)
             for case in (("int4:g32", "--format", "quark"), ("int4:g32", "--format", "compressed-tensors"), ("ptpc_fp8",),
                          ("int4:g32", "--format", "gptq"), ("uint4:g32:zp", "--format", "awq"))]  # fmt: skip
+# Rotations of inputs, which are computed for linear layers alone, and in one layout.
+ROTATED = [("nano_llama", scheme, "--algorithm", rotation, "--format", "compressed-tensors")
+           for scheme in ("W4A16", "FP8_DYNAMIC", "NVFP4A16") for rotation in ("rotate:down=on", "rotate:down=on:size=32")]  # fmt: skip
+ROTATED += [("nano_llama", "ptpc_fp8", "--algorithm", "rotate:down=on", "--format", "quark"),
+            ("nano_mixtral", "W4A16", "--algorithm", "rotate:down=on", "--format", "compressed-tensors")]  # fmt: skip
 # Where q, k and v, experts or the layers of a mixer are cut or renamed.
 FAMILIES += [(name, *case) for name in ("bloom", "deepseek_v3", "falcon", "falcon_h1", "gemma4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "llama4", "mistral4", "qwen3_vl_moe")
              for case in (("FP8",), ("int8:tensor+int8:tensor!static", "--format", "quark"), ("e4m3:b32x32+e4m3:g32!dynamic", "--format", "fp8"), ("NVFP4A16",))]  # fmt: skip
@@ -112,7 +117,7 @@ EXPERTS = [("qwen3_moe_whole", scheme, option, rule.format(other=other), "--form
 HEADS = [(name, "int4:g32", "--override", "lm_head=int8:g32", "--format", "compressed-tensors")
          for name in ("afmoe", "cohere", "exaone_moe", "gemma3", "llama_tied", "mamba2", "nano_gemma2", "nano_opt", "nano_qwen3", "phi_tied", "phimoe", "qwen3_next",
                       "starcoder2")]  # fmt: skip
-CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *HEADS, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *SECOND, *TRAINED, *FAMILIES, *EXPERTS])]
+CASES = [tuple(case) for case in dict.fromkeys([*NAMED, *HEADS, *OTHER_LAYOUTS, *CACHES, *MIXED, *EXCLUDED, *ROTATED, *SECOND, *TRAINED, *FAMILIES, *EXPERTS])]
 
 
 def source(name, root, changes):

@@ -93,7 +93,7 @@ fn calibrated_algorithms_see_rotated_inputs() {
         ("int4:g32+int8:token!dynamic", "rotate:down=on,gptq", "a"),
         ("int8:channel+int8:tensor!static", "rotate:down=on", "b"),
         ("int4:g32", "rotate:down=on,awq,qronos", "c"),
-        ("int4:g32", "rotate:down=on,gptq,autoround:steps=2", "d"),
+        ("int4:g32", "rotate:down=on,gptq,autoround:iterations=2", "d"),
     ] {
         let run = ["quantize", "nano_llama", "-s", scheme, "--algorithm", algorithm, "--format", "quark", "-o", out];
         place.succeed(&[&run[..], &data[..]].concat());

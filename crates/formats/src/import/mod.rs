@@ -52,13 +52,16 @@ const PARAMETERS: &[&str] = &[
     "comfy_quant",
     "scaled_fp8",
     "scale_input",
-    // Quark's rotations of inputs.
-    "input_rotation",
 ];
 
-/// Returns whether a tensor describes activations, by the last part of its name.
+/// Returns whether a tensor holds parameters of activations, by the last part of its name.
 pub(crate) fn is_parameter(suffix: &str) -> bool {
-    PARAMETERS.contains(&suffix) || suffix.starts_with("shared_input_rotation_")
+    PARAMETERS.contains(&suffix)
+}
+
+/// Returns whether a tensor is a rotation of inputs in Quark's layout, by the last part of its name.
+pub(crate) fn is_rotation(suffix: &str) -> bool {
+    suffix == "input_rotation" || suffix.starts_with("shared_input_rotation_")
 }
 
 /// A checkpoint, seen as floats.
@@ -273,7 +276,8 @@ impl<'c, 'a> Builder<'c, 'a> {
                 self.add_module(module)?;
             }
             let is_part = self.parts.get(module).is_some_and(|parts| parts.contains(name));
-            if !is_part && !is_parameter(suffix) && !self.reader.describes_transform(name) {
+            let is_beside = is_parameter(suffix) || is_rotation(suffix) || self.reader.describes_transform(name);
+            if !is_part && !is_beside {
                 self.import.tensors.push(plain(name, *view));
             }
         }

@@ -1,7 +1,7 @@
 //! A checkpoint looked at module by module, so that one that is wrong does not hide the others: what [`super::open`] checks,
 //! as a list. For those who judge a checkpoint; who wants its values opens it.
 
-use super::{columns_of, is_parameter};
+use super::{columns_of, is_parameter, is_rotation};
 use crate::format::plain_floats;
 use crate::format::stored::scalars::integers;
 use crate::format::stored::{
@@ -176,10 +176,9 @@ impl<'a> Surveyor<'_, 'a> {
             }
             self.rotation(method, &module, columns);
         }
-        let of_transforms = self.catalog.tensors().iter().filter(|(name, _)| method.describes_transform(name));
-        self.survey.parameters.extend(of_transforms.map(|(name, view)| (name.clone(), *view)));
-        let names = self.survey.parameters.iter().map(|(name, _)| name.clone());
-        self.taken.extend(names);
+        let names = self.catalog.tensors().iter().map(|(name, _)| name);
+        self.taken
+            .extend(names.filter(|name| is_rotation(suffix_of(name)) || method.describes_transform(name)).cloned());
     }
 
     /// How the inputs of a layer are rotated while the model runs.
@@ -286,8 +285,7 @@ impl<'a> Surveyor<'_, 'a> {
     /// The tensors that belong to no weight.
     fn rest(&mut self) {
         for (name, view) in self.catalog.tensors().iter().filter(|(name, _)| !self.taken.contains(name)) {
-            let suffix = name.rsplit('.').next().unwrap_or(name);
-            if is_parameter(suffix) {
+            if is_parameter(suffix_of(name)) {
                 self.survey.parameters.push((name.clone(), *view));
             } else {
                 self.survey.tensors.push(TensorMeta::new(name.as_str(), view.shape(), view.dtype().to_string()));
@@ -333,6 +331,11 @@ fn convolution_scales<'a>(
 fn is_reordered(groups: TensorView<'_>, size: usize) -> bool {
     let stated = integers(groups).unwrap_or_default();
     stated.iter().enumerate().any(|(column, group)| (column / size.max(1)) as i64 != *group)
+}
+
+/// The last part of the name of a tensor.
+fn suffix_of(tensor: &str) -> &str {
+    tensor.rsplit('.').next().unwrap_or(tensor)
 }
 
 fn module_of(tensor: &str) -> &str {

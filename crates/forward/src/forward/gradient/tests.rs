@@ -5,6 +5,8 @@ use super::super::{Decoder, Runner, cpu::Cpu};
 use super::{BlockGradient, BlockGradients, Weights};
 use crate::forward::{ForwardOptions, WeightOverrides};
 use kvant_container::Checkpoint;
+use kvant_formats::rotated;
+use kvant_quant::rotation::Rotate;
 use std::path::Path;
 
 const LENGTH: usize = 9;
@@ -20,9 +22,9 @@ fn score(gradient: &BlockGradient<'_, '_>, weights: &Weights, x: &[f32], along: 
     recorded.output().iter().zip(along).map(|(out, along)| f64::from(*out) * f64::from(*along)).sum()
 }
 
-fn check(model: &str) {
+fn check(model: &str, rotation: Option<Rotate>) {
     let path = format!("{}/../../tests/models/{model}", env!("CARGO_MANIFEST_DIR"));
-    let checkpoint = Checkpoint::open(Path::new(&path)).unwrap();
+    let checkpoint = rotated::open(Checkpoint::open(Path::new(&path)).unwrap(), rotation).unwrap();
     let decoder = Decoder::open(&checkpoint).unwrap();
     let cpu = Cpu::default();
     let runner = Runner::new(&decoder, &cpu);
@@ -97,5 +99,11 @@ fn check(model: &str) {
 
 #[test]
 fn gradients_match_differences_of_a_llama() {
-    check("nano_llama");
+    check("nano_llama", None);
+}
+
+#[test]
+fn gradients_pass_rotated_inputs() {
+    let rotate = Rotate { stream: false, heads: false, down: true, size: 32, ..Rotate::DEFAULTS };
+    check("nano_llama", Some(rotate));
 }
