@@ -23,7 +23,7 @@ use kvant_formats::rotation::LearnedRotations;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::gradient::{BlockGradient, divergence_gradient};
 use kvant_forward::forward::{
-    ActivationHook, Chunk, Decoder, ForwardError, ForwardOptions, Pass, Runner, Streams, chunks,
+    ActivationHook, Chunk, Decoder, ForwardError, ForwardOptions, LONG, Pass, Runner, Streams, chunks,
 };
 use kvant_quant::random::{SplitMix64, mix};
 use kvant_quant::rotation::{BlockDiagonal, Rotate, RotationDescent, RotationPlace};
@@ -181,7 +181,8 @@ impl LearnedState {
 fn work(all: &[Chunk], calibration: usize, steps: u32, blocks: usize) -> u64 {
     let tokens = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.tokens.len() as u64).sum::<u64>();
     let measured = if calibration < all.len() { &all[calibration..] } else { all };
-    let batch = tokens(&all[..calibration]) / calibration.max(1) as u64;
+    let order: Vec<usize> = (0..calibration).collect();
+    let batch = tokens(&all[..calibration]) / batches(all, &order).len().max(1) as u64;
     (tokens(all) + 2 * tokens(measured) + 3 * u64::from(steps) * batch) * blocks as u64
 }
 
@@ -390,61 +391,100 @@ impl<'l, 'a> Learner<'l, 'a> {
         Ok((found.sum, stream.forward(&found.gradient)))
     }
 
-    /// The chunk of a step: in each round over the data, all of them in an order of its own.
-    fn batch(&self, rotate: &Rotate, index: u32) -> usize {
-        let count = self.calibration;
-        let (round, place) = (index as usize / count, index as usize % count);
-        let mut order: Vec<usize> = (0..count).collect();
-        SplitMix64::new(mix(u64::from(rotate.seed), [round as u64, 0, 0])).shuffle(&mut order);
-        order[place]
+    /// The chunks of a step. In each round over the data, they follow each other in an order of its own.
+    fn batch(&self, rotate: &Rotate, index: u32) -> Vec<usize> {
+        let mut before = index as usize;
+        for round in 0.. {
+            let mut order: Vec<usize> = (0..self.calibration).collect();
+            SplitMix64::new(mix(u64::from(rotate.seed), [round, 0, 0])).shuffle(&mut order);
+            let mut batches = batches(self.chunks, &order);
+            if before < batches.len() {
+                return batches.swap_remove(before);
+            }
+            before -= batches.len();
+        }
+        Vec::new()
     }
 
-    /// The gradient of the mean divergence on a chunk by the matrices, `R' df/dR`, and that divergence.
-    fn gradient(&mut self, at: usize) -> Result<(GradientSums, f64), LearnedRotationError> {
+    /// The gradient of the mean divergence on some chunks by the matrices, `R' df/dR`, and that divergence.
+    fn gradient(&mut self, batch: &[usize]) -> Result<(GradientSums, f64), LearnedRotationError> {
         let all: &'l [Chunk] = self.chunks;
-        let (matrices, blocks, chunk) = (self.step_matrices(), self.blocks(), &all[at]);
-        let tokens = chunk.tokens.len();
-        let sizes = vec![tokens * self.decoder().width(); blocks];
-        let mut read = Streams::new(&sizes, self.memory)?;
-        let mut x = self.embedded(chunk, &matrices)?;
+        let (matrices, blocks, width) = (self.step_matrices(), self.blocks(), self.decoder().width());
+        let chunks: Vec<&Chunk> = batch.iter().map(|at| &all[*at]).collect();
+        let (count, tokens) = (chunks.len(), chunks.iter().map(|chunk| chunk.tokens.len()).sum::<usize>());
+        // What each block reads, and behind them what the head does.
+        let sizes = (0..=blocks).flat_map(|_| &chunks).map(|chunk| chunk.tokens.len() * width);
+        let mut read = Streams::new(&sizes.collect::<Vec<_>>(), self.memory)?;
+        for (index, chunk) in chunks.iter().enumerate() {
+            read.put(index, self.embedded(chunk, &matrices)?)?;
+        }
         for block in 0..blocks {
             self.check_cancelled()?;
             let rotated = self.model.block(block, &matrices)?;
-            let next = self.run_block(block, &rotated, &x, chunk)?;
-            read.put(block, std::mem::replace(&mut x, next))?;
+            for (index, chunk) in chunks.iter().enumerate() {
+                let x = read.copy(block * count + index)?;
+                read.put((block + 1) * count + index, self.run_block(block, &rotated, &x, chunk)?)?;
+            }
             self.meter.advance(tokens);
         }
-        let mut sums = GradientSums::of(&matrices);
-        let (sum, mut slope) = self.divergence(at, &x, &matrices)?;
-        let width = self.decoder().width();
-        // Turning the stream back for the head is `x R'`, whose gradient has both rows exchanged.
-        let both = [&slope, &x].map(|data| GradientRows { data, width });
-        sums.add(RotationPlace::Stream, both, &[0..width]);
+        let (mut sums, mut sum) = (GradientSums::of(&matrices), 0.0);
+        for (index, at) in batch.iter().enumerate() {
+            let x = read.take(blocks * count + index)?;
+            let (of_chunk, slope) = self.divergence(*at, &x, &matrices)?;
+            sum += of_chunk;
+            // Turning the stream back for the head is `x R'`, whose gradient has both rows exchanged.
+            let both = [&slope, &x].map(|data| GradientRows { data, width });
+            sums.add(RotationPlace::Stream, both, &[0..width]);
+            // The gradient of what a block gives takes the place of what the next one reads.
+            read.put(blocks * count + index, slope)?;
+        }
         for block in (0..blocks).rev() {
             self.check_cancelled()?;
-            x = read.take(block)?;
             let rotated = self.model.block(block, &matrices)?;
             let gradient = BlockGradient::new(self.runner, block)?;
             let options = ForwardOptions { overlay: Some(&rotated.overlay), ..ForwardOptions::default() };
-            let recorded = gradient.forward(options, &rotated.weights, &x, chunk);
-            slope = recorded.backward_with(slope, &mut BlockSums { block: &rotated, sums: &mut sums });
+            for (index, chunk) in chunks.iter().enumerate() {
+                let (x, slope) = (read.take(block * count + index)?, read.take((block + 1) * count + index)?);
+                let recorded = gradient.forward(options, &rotated.weights, &x, *chunk);
+                let slope = recorded.backward_with(slope, &mut BlockSums { block: &rotated, sums: &mut sums });
+                if block == 0 {
+                    let both = [&x, &slope].map(|data| GradientRows { data, width });
+                    sums.add(RotationPlace::Stream, both, &[0..width]);
+                }
+                read.put(block * count + index, slope)?;
+            }
             self.meter.advance(2 * tokens);
         }
-        let both = [&x, &slope].map(|data| GradientRows { data, width });
-        sums.add(RotationPlace::Stream, both, &[0..width]);
         Ok((sums, sum / tokens.max(1) as f64))
     }
 
-    /// A step of all matrices, by the gradient of one chunk.
+    /// A step of all matrices, by the gradient of one batch.
     fn step(&mut self, rotate: &Rotate, index: u32) -> Result<(), LearnedRotationError> {
-        let at = self.batch(rotate, index);
-        let (sums, _) = self.gradient(at)?;
-        let factor = 1.0 / self.chunks[at].tokens.len().max(1) as f64;
+        let batch = self.batch(rotate, index);
+        let (sums, _) = self.gradient(&batch)?;
+        let tokens: usize = batch.iter().map(|at| self.chunks[*at].tokens.len()).sum();
         for (place, learned) in &mut self.matrices {
-            learned.step(&sums.of_place(*place, factor), rotate.angle(index));
+            learned.step(&sums.of_place(*place, 1.0 / tokens.max(1) as f64), rotate.angle(index));
         }
         Ok(())
     }
+}
+
+/// Chunks in an order, as many together as have no more tokens than a chunk may have.
+fn batches(chunks: &[Chunk], order: &[usize]) -> Vec<Vec<usize>> {
+    let (mut batches, mut tokens): (Vec<Vec<usize>>, usize) = (Vec::new(), 0);
+    for at in order {
+        let more = chunks[*at].tokens.len();
+        match batches.last_mut().filter(|_| tokens + more <= LONG) {
+            Some(batch) => batch.push(*at),
+            None => {
+                batches.push(vec![*at]);
+                tokens = 0;
+            }
+        }
+        tokens += more;
+    }
+    batches
 }
 
 #[cfg(test)]

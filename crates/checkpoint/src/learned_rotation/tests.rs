@@ -110,7 +110,7 @@ fn moved(learner: &mut Learner<'_, '_>, place: RotationPlace, direction: &[Vec<f
     });
     let matrix = BlockDiagonal::of_blocks(size, blocks.collect()).unwrap();
     learner.matrices.insert(place, RotationDescent::new(matrix, false));
-    let loss = learner.gradient(0).unwrap().1;
+    let loss = learner.gradient(&[0]).unwrap().1;
     learner.matrices.insert(place, before);
     loss
 }
@@ -121,7 +121,7 @@ fn gradients_of_matrices_match_differences_of_the_loss() {
     {
         with_learner(family, rotate(spelling), |learner| {
             let tokens = learner.chunks[0].tokens.len() as f64;
-            let sums = learner.gradient(0).unwrap().0;
+            let sums = learner.gradient(&[0]).unwrap().0;
             let places: Vec<RotationPlace> = learner.matrices.keys().copied().collect();
             assert!(places.contains(&RotationPlace::Stream) && places.contains(&RotationPlace::Values(0)), "{family}");
             for place in places {
@@ -202,44 +202,67 @@ fn learned_rotations_keep_the_function() {
     }
 }
 
-/// Learns on the small trained model.
-fn learn(
-    target: &Path,
+/// A run that learns on the small trained model.
+struct Learning<'t> {
+    target: &'t Path,
+    scheme: &'t str,
+    /// Sequences of all that are held out.
+    held_out: usize,
+    /// Tokens after which it is stopped.
     stop_after: Option<u64>,
     threads: usize,
-) -> Result<(LearnedRotation, u32), LearnedRotationError> {
-    let rotate = rotate("rotate:size=32:steps=8:rate=0.1");
-    let model = Checkpoint::open(Path::new("../../tests/models/nano_llama")).unwrap();
-    let checkpoint = rotated::open(model, Some(rotate)).unwrap();
-    let plan = plan(&checkpoint, "int4:channel+int8:tensor!static", &rotate.to_string());
-    let decoder = Decoder::open(&checkpoint).unwrap();
-    let sequence = |row: u32| (0..32u32).map(|i| (i * i * 37 + row * 101 + i * 7) % 2000).collect();
-    let data: Vec<Vec<u32>> = (0..20).map(sequence).collect();
-    let sources = RotationSources { plan: &plan, decoder: &decoder, sequences: &data[..16], held_out: &data[16..] };
-    let settings = RotationSettings { target, key: "key", memory: 1 << 20 };
-    let (cancelled, resumed) = (AtomicBool::new(false), AtomicU32::new(0));
-    let watch = |done: u64, _: u64| cancelled.store(stop_after.is_some_and(|stop| done >= stop), Ordering::Relaxed);
-    let resumes = |steps: u32| resumed.store(steps, Ordering::Relaxed);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    let learned = pool.install(|| learn_rotation(sources, rotate, settings, &cancelled, resumes, watch))?;
-    Ok((learned, resumed.load(Ordering::Relaxed)))
+}
+
+impl Learning<'_> {
+    /// What is learned, and the steps that an earlier run had taken.
+    fn run(&self) -> Result<(LearnedRotation, u32), LearnedRotationError> {
+        let rotate = rotate("rotate:size=32:steps=8:rate=0.1");
+        let model = Checkpoint::open(Path::new("../../tests/models/nano_llama")).unwrap();
+        let checkpoint = rotated::open(model, Some(rotate)).unwrap();
+        let plan = plan(&checkpoint, self.scheme, &rotate.to_string());
+        let decoder = Decoder::open(&checkpoint).unwrap();
+        let sequence = |row: u32| (0..32u32).map(|i| (i * i * 37 + row * 101 + i * 7) % 2000).collect();
+        let data: Vec<Vec<u32>> = (0..20).map(sequence).collect();
+        let (sequences, held_out) = data.split_at(data.len() - self.held_out);
+        let sources = RotationSources { plan: &plan, decoder: &decoder, sequences, held_out };
+        let settings = RotationSettings { target: self.target, key: "key", memory: 1 << 20 };
+        let (cancelled, resumed) = (AtomicBool::new(false), AtomicU32::new(0));
+        let stops = |done: u64| self.stop_after.is_some_and(|stop| done >= stop);
+        let watch = |done: u64, _: u64| cancelled.store(stops(done), Ordering::Relaxed);
+        let resumes = |steps: u32| resumed.store(steps, Ordering::Relaxed);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build().unwrap();
+        let learned = pool.install(|| learn_rotation(sources, rotate, settings, &cancelled, resumes, watch))?;
+        Ok((learned, resumed.load(Ordering::Relaxed)))
+    }
 }
 
 #[test]
-fn learning_lowers_the_loss_and_resumes_to_the_same_matrices() {
+fn learning_lowers_the_loss() {
     let dir = tempfile::tempdir().unwrap();
-    let (whole, steps) = learn(&dir.path().join("whole"), None, 1).unwrap();
-    assert_eq!((steps, whole.report.steps, whole.report.matrices), (0, 8, 5));
-    assert!(whole.report.used && whole.report.held_out, "{:?}", whole.report);
-    assert!(whole.report.loss_after < whole.report.loss_before);
-    assert!(whole.rotations.iter().all(|(_, matrix)| matrix.departure() < 1e-12));
-    let target = dir.path().join("stopped");
+    let target = dir.path().join("model");
+    let learning = Learning { target: &target, scheme: "mxfp4", held_out: 0, stop_after: None, threads: 2 };
+    let LearnedRotation { rotations, report } = learning.run().unwrap().0;
+    assert!(report.used && !report.held_out && report.loss_after < 0.98 * report.loss_before, "{report:?}");
+    assert!(rotations.iter().all(|(_, matrix)| matrix.departure() < 1e-12));
+}
+
+#[test]
+fn interrupted_learning_resumes_to_the_same_matrices() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("whole"), dir.path().join("stopped"));
+    // Its inputs have static scales.
+    let scheme = "int4:channel+int8:tensor!static";
+    let learning = Learning { target: &first, scheme, held_out: 4, stop_after: None, threads: 1 };
+    let (whole, steps) = learning.run().unwrap();
+    assert_eq!((steps, whole.report.steps, whole.report.matrices, whole.report.held_out), (0, 8, 5, true));
+    assert!(whole.rotations != LearnedRotations::default());
     // The float model and the first loss pass some 800 tokens, and each step takes three times 512.
-    assert!(matches!(learn(&target, Some(640 + 128 + 5 * 1536), 2), Err(LearnedRotationError::Cancelled)));
-    let (resumed, steps) = learn(&target, None, 2).unwrap();
+    let stopped = Learning { target: &second, stop_after: Some(640 + 128 + 5 * 1536), threads: 2, ..learning };
+    assert!(matches!(stopped.run(), Err(LearnedRotationError::Cancelled)));
+    let whole_run = Learning { stop_after: None, ..stopped };
+    let (resumed, steps) = whole_run.run().unwrap();
     assert!((1..8).contains(&steps), "{steps}");
     assert_eq!(resumed, whole);
-    let (again, steps) = learn(&target, None, 2).unwrap();
-    assert_eq!((again, steps), (whole, 8));
-    assert!(is_of_another(&target, "other") && !is_of_another(&target, "key"));
+    assert_eq!(whole_run.run().unwrap(), (whole, 8));
+    assert!(is_of_another(&second, "other") && !is_of_another(&second, "key"));
 }

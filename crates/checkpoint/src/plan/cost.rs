@@ -106,7 +106,7 @@ impl Plan {
         let learned = learned.unwrap_or_default();
         let rounding = &self.recipe.algorithms().rounding;
         let estimate = Estimate { plan: self, size, rounding, needs: rounding.needs() };
-        let total = |of: &dyn Fn(&PlannedBlock) -> f64| self.blocks.iter().map(of).sum();
+        let total = |of: &dyn Fn(&PlannedBlock) -> f64| self.blocks.iter().map(of).fold(0.0, |sum, cost| sum + cost);
         let in_blocks = self.blocks.iter().map(|block| estimate.memory(block)).max().unwrap_or(0);
         Some(CalibrationCost {
             tokens: size.tokens(),
