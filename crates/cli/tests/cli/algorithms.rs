@@ -121,7 +121,8 @@ fn tuned_scales_and_norms_keep_codes_and_lose_less() {
     let weights = run("weights", "qronos:rounds=4,tune:iterations=40:weights=on:norms=0");
     assert!(weights < before, "{weights} {before}");
     assert!(tensor("weights", norm) == tensor("before", norm), "norms stay");
-    assert!(tensor("weights", &codes) != tensor("before", &codes), "codes change");
+    let codes = (0..4).map(|block| format!("model.layers.{block}.mlp.up_proj.weight"));
+    assert!(codes.into_iter().any(|codes| tensor("weights", &codes) != tensor("before", &codes)), "codes change");
 }
 
 #[test]

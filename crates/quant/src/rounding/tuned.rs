@@ -323,7 +323,7 @@ mod tests {
             assert_eq!(found.dequantize(), weight.values(), "{scheme}");
             let after = distance(&weight.values(), &target);
             // In 60 steps of a tenth, values come six distances of the grid far.
-            assert!(after < 0.3 * before, "{scheme}: {before} {after}");
+            assert!(after < 0.5 * before, "{scheme}: {before} {after}");
         }
     }
 

@@ -15,14 +15,17 @@ use serde_json::{Map, Value};
 
 const REMOVE: &str = "remove it, or write a recipe in Kvant's TOML";
 
-/// Keys that say how a checkpoint is stored or made, and ask for nothing.
+/// Keys that say how a checkpoint is stored or made, and ask for nothing that others do not.
 const OF_STORAGE: &[&str] = &[
+    "activation_scheme",
     "autoround_version",
     "block_name_to_quantize",
+    "fmt",
     "model_free",
     "output_dir",
     "quant_method",
     "to_quant_block_names",
+    "weight_block_size",
 ];
 /// Keys that change how the result is computed, and hardly the result.
 const OF_COMPUTATION: &[&str] = &[

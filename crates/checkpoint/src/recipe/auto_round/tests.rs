@@ -48,7 +48,7 @@ fn saved_configurations_are_read_as_schemes() {
             "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!local compressed-tensors",
         ),
         (
-            json!({"bits": 8, "data_type": "fp", "group_size": -1, "sym": true, "act_bits": 8, "act_data_type": "fp", "act_group_size": 0, "act_dynamic": false, "act_sym": true, "packing_format": "auto_round:fp8_static"}),
+            json!({"bits": 8, "data_type": "fp", "group_size": -1, "sym": true, "act_bits": 8, "act_data_type": "fp", "act_group_size": 0, "act_dynamic": false, "act_sym": true, "activation_scheme": "static", "fmt": "e4m3", "packing_format": "auto_round:fp8_static"}),
             "e4m3:channel+e4m3:tensor!static compressed-tensors",
         ),
         (

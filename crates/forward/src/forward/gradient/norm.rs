@@ -106,15 +106,14 @@ mod tests {
                     out.iter().zip(&along).map(|(out, along)| f64::from(*out) * f64::from(*along)).sum()
                 };
                 let found = norm_weight_gradient(&norm, &x, &along, width, layout);
-                for index in 0..length {
+                for (index, own) in found.iter().enumerate() {
                     let moved = |by: f32| {
                         let mut norm = norm.clone();
                         norm.weight[index] += by;
                         score(&norm)
                     };
                     let difference = (moved(0.1) - moved(-0.1)) / 0.2;
-                    let own = f64::from(found[index]);
-                    assert!((own - difference).abs() < 1e-3, "{kind:?} {index}: {own} {difference}");
+                    assert!((f64::from(*own) - difference).abs() < 1e-3, "{kind:?} {index}: {own} {difference}");
                 }
             }
         }
