@@ -228,7 +228,7 @@ impl BlockVisitor for BlockSums<'_, '_> {
             let out = Matrix::new(gradient, count, rows, rows);
             multiply(MatrixMut::new(&mut back, count, columns, columns), out, weight, 1.0, Threads::Pool);
             let back = GradientRows { data: &back, width: columns };
-            self.sums.add(place, [back, read_rows], &[0..columns]);
+            self.sums.add_rows(place, [back, read_rows]);
         }
         if let Some((place, ranges)) = &layer.outputs {
             let mut out = vec![0.0; gradient.len()];
@@ -247,6 +247,6 @@ impl BlockVisitor for BlockSums<'_, '_> {
         let width = bias.len();
         let sums = column_sums(GradientRows { data: gradient, width });
         let both = [bias, &sums].map(|data| GradientRows { data, width });
-        self.sums.add(RotationPlace::Stream, both, &[0..width]);
+        self.sums.add_rows(RotationPlace::Stream, both);
     }
 }

@@ -102,6 +102,12 @@ impl GradientSums {
         }
     }
 
+    /// The same of all channels of their rows.
+    pub fn add_rows(&mut self, place: RotationPlace, both: [GradientRows<'_>; 2]) {
+        let all = 0..both[0].width;
+        self.add(place, both, std::slice::from_ref(&all));
+    }
+
     /// The sums times a factor, block by block.
     pub fn of_place(&self, place: RotationPlace, factor: f64) -> Vec<Vec<f64>> {
         let widen = |block: &Vec<f32>| block.iter().map(|element| factor * f64::from(*element)).collect();

@@ -434,7 +434,7 @@ impl<'l, 'a> Learner<'l, 'a> {
             sum += of_chunk;
             // Turning the stream back for the head is `x R'`, whose gradient has both rows exchanged.
             let both = [&slope, &x].map(|data| GradientRows { data, width });
-            sums.add(RotationPlace::Stream, both, &[0..width]);
+            sums.add_rows(RotationPlace::Stream, both);
             // The gradient of what a block gives takes the place of what the next one reads.
             read.put(blocks * count + index, slope)?;
         }
@@ -449,7 +449,7 @@ impl<'l, 'a> Learner<'l, 'a> {
                 let slope = recorded.backward_with(slope, &mut BlockSums { block: &rotated, sums: &mut sums });
                 if block == 0 {
                     let both = [&x, &slope].map(|data| GradientRows { data, width });
-                    sums.add(RotationPlace::Stream, both, &[0..width]);
+                    sums.add_rows(RotationPlace::Stream, both);
                 }
                 read.put(block * count + index, slope)?;
             }
