@@ -69,7 +69,10 @@ def cell(a, name, scheme, row):
     command = [a.kvant, "quantize", model, "--preset", "A8W8", "--data", calib, "-o", out, "--overwrite"]
     command += ["--num-samples", a.num_samples, "--threads", a.threads, *SCHEMES[scheme], *OPTIONS.get(name, []), *options]
     begun = time.monotonic()
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    try:
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=a.timeout)
+    except subprocess.TimeoutExpired:
+        return bench.NOT_RUN
     seconds = time.monotonic() - begun
     if done.returncode:
         return bench.said(done.stderr)
@@ -90,6 +93,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=500, help="of AdaRound")
     parser.add_argument("--steps", type=int, default=200, help="of autoround, each of 8 samples")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--timeout", type=float, help="seconds that a cell may take; others are a dash")
     parser.add_argument("--cache", type=pathlib.Path)
     a = parser.parse_args()
     a.work.mkdir(parents=True, exist_ok=True)

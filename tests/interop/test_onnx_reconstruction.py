@@ -76,3 +76,27 @@ def test_no_layer_gets_worse_and_threads_change_nothing(quantized, digits, tmp_p
     assert len(gains) == 7 and all(gain["loss_after"] <= gain["loss_before"] for gain in gains)
     assert sum(gain["loss_after"] < gain["loss_before"] for gain in gains) >= 6
     assert one.read_bytes() == quantized("A8W4", "adaround", "--threads", "2").read_bytes()
+
+
+# dB that blocks learned together must gain over the codes that they begin with, on pictures that were not calibrated on.
+LEARNED = {"": 5.0, "gptq": 1.0, "adaround": 0.0}
+
+
+@pytest.mark.parametrize("codes", LEARNED)
+def test_learned_blocks_improve_held_out_outputs(quantized, digits, tmp_path, codes):
+    report = tmp_path / "report.json"
+    asked = [name for name in (codes, "autoround") if name]
+    start = sqnr(digits, quantized("A8W4", None, *(("--algorithm", codes) if codes else ())))
+    learned = sqnr(digits, quantized("A8W4", None, "--algorithm", ",".join(asked), "--report", str(report)))
+    print(f"{NET} A8W4 {codes or 'nearest'}: {start:.2f}, learned {learned:.2f} dB")
+    assert learned >= start + LEARNED[codes]
+    found = json.loads(report.read_text())["report"]
+    # A stem, three residual blocks and a head.
+    assert "not_learned" not in found and max(len(block["layers"]) for block in found["learned_blocks"]) > 1
+    assert all(block["loss_after"] <= block["loss_before"] for block in found["learned_blocks"])
+
+
+def test_searched_scales_weighed_by_inputs_lose_less(quantized, digits):
+    plain, searched = sqnr(digits, quantized("A8W4")), sqnr(digits, quantized("A8W4", None, "--scales", "search"))
+    print(f"{NET} A8W4: {plain:.2f}, searched scales {searched:.2f} dB")
+    assert searched >= plain + 1.0

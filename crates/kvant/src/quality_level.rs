@@ -4,7 +4,7 @@ use crate::checkpoint::planning::outline;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Data, Job, SourceKind};
 use crate::settings::first_given;
-use crate::{calibration, gguf, quality, resolve};
+use crate::{calibration, gguf, onnx, quality, resolve};
 use kvant_checkpoint::gguf::GgufRecipe;
 use kvant_checkpoint::recipe::{QualityChoice, QualityLevel, Recipe, Settings};
 use kvant_container::Remedy;
@@ -20,9 +20,13 @@ use kvant_quant::scheme::LayerScheme;
 /// Scales or algorithms beside a level, and models that levels are not for. What else is wrong with a job is for its plan to say.
 pub fn settle(job: &mut Job) -> Result<Option<String>, Error> {
     let Some(asked) = job.recipe.quality.take() else { return Ok(None) };
-    if matches!(job.source.kind(), SourceKind::Graph | SourceKind::Pipeline) {
-        let failure = Error::new(ErrorKind::Usage, "‹quality› applies only to language models and encoders");
-        return Err(failure.with_hint(Some("leave it out, and name algorithms with ‹algorithm›".to_owned())));
+    match job.source.kind() {
+        SourceKind::Graph => return onnx::quality_level::settle(job, asked),
+        SourceKind::Pipeline => {
+            let failure = Error::new(ErrorKind::Usage, "‹quality› does not apply to diffusers pipelines");
+            return Err(failure.with_hint(Some("leave it out, and name algorithms with ‹algorithm›".to_owned())));
+        }
+        SourceKind::Checkpoint | SourceKind::Gguf => {}
     }
     let (line, file) = resolve::settings(job, job.sinks.checkpoints().first().copied(), &[])?;
     refuse_beside(job, asked, &file)?;
@@ -68,7 +72,9 @@ fn refusal(job: &Job) -> Option<Error> {
 /// # Errors
 /// See above.
 pub fn refuse_without_data(job: &Job) -> Result<(), Error> {
-    if job.recipe.algorithm.is_empty() || !job.data.files.is_empty() {
+    // Graphs have a refusal of their own.
+    let is_graph = matches!(job.source.kind(), SourceKind::Graph);
+    if is_graph || job.recipe.algorithm.is_empty() || !job.data.files.is_empty() {
         return Ok(());
     }
     let failure = Error::new(

@@ -38,7 +38,7 @@ pub struct RecipeArgs {
     ///
     /// `kvant plan` shows the choice. All levels but fast need calibration data where calibrated algorithms pay off. Not a key of recipes,
     /// which name scales and algorithms.
-    #[arg(long, value_name = "LEVEL", value_parser = quality_level_parser(), help_heading = "Checkpoints")]
+    #[arg(long, value_name = "LEVEL", value_parser = quality_level_parser())]
     pub quality: Option<QualityLevel>,
     /// How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax]
     ///

@@ -8,6 +8,7 @@ pub mod measure;
 pub mod opening;
 mod outputs;
 pub mod plan;
+pub(crate) mod quality_level;
 pub mod quantize;
 pub mod recipe;
 pub mod sensitivity;

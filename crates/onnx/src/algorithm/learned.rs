@@ -23,6 +23,12 @@ use crate::quantization::Affine;
 
 /// Samples in a step.
 const BATCH: usize = 8;
+/// The share of earlier gradients in their running means.
+const KEPT: f32 = 0.9;
+/// The mean gradient of a weight that moves, as a share of the root of its mean square: gradients of noise alone have about a quarter.
+const STEADY: f32 = 0.5;
+/// How often the loss of all samples is taken while a block is learned.
+const CHECKS: u32 = 10;
 /// The share of what a block gives by which the tape may differ from the engine, squared: a code here and there, for sums in another order.
 const TOLERANCE: f64 = 1e-3;
 
@@ -126,17 +132,15 @@ impl Learner<'_> {
         let start = weights(layers, &latents);
         let abreast = self.abreast(&start, data)?;
         let before = self.distance(&start, abreast, data)?;
-        self.follow(layers, &mut latents, abreast, data)?;
-        let after = self.distance(&weights(layers, &latents), abreast, data)?;
-        if after >= before || !after.is_finite() {
-            return Ok((before, before, None));
-        }
+        let mut best = Best { distance: before, latents: None };
+        self.follow(layers, latents, abreast, &mut best, data)?;
+        let Some(latents) = best.latents else { return Ok((before, before, None)) };
         let found = layers.iter().zip(&latents).map(|(learned, latent)| {
             let tensor = latent.rounded().map_err(|problem| self.failed(learned, &problem.to_string()))?;
             let (codes, parameters) = learned.matrix.stored(&tensor, learned.layer);
             Ok(LearnedCodes { codes, parameters })
         });
-        Ok((before, after, Some(found.collect::<Result<_, NotLearned>>()?)))
+        Ok((before, best.distance, Some(found.collect::<Result<_, NotLearned>>()?)))
     }
 
     fn failed(&self, learned: &LearnedLayer<'_>, problem: &str) -> NotLearned {
@@ -186,7 +190,8 @@ impl Learner<'_> {
         for (output, target) in sample.targets.iter().enumerate() {
             let (made, target) = (&tape.output(output).values, target.f32s().unwrap_or_default());
             let (error, signal) = errors(made, target);
-            let importance = 1.0 / (signal.max(f64::MIN_POSITIVE) * count);
+            // Of an output that should be nothing there is no share.
+            let importance = if signal > 0.0 { 1.0 / (signal * count) } else { 0.0 };
             distance += importance * error;
             let slope = |(made, target): (&f32, &f32)| (2.0 * importance) as f32 * (made - target);
             slopes.push(made.iter().zip(target).map(slope).collect());
@@ -223,17 +228,21 @@ impl Learner<'_> {
         Ok(sum / all.len().max(1) as f64)
     }
 
-    /// Takes the steps.
+    /// Takes the steps, and keeps the best that is seen on the way.
     fn follow(
         &self,
         layers: &[LearnedLayer<'_>],
-        latents: &mut [LatentWeight],
+        mut latents: Vec<LatentWeight>,
         abreast: usize,
+        best: &mut Best,
         data: &Data<'_>,
     ) -> Result<(), NotLearned> {
         let mut random = SplitMix64::new(u64::from(self.settings.seed) ^ (self.number as u64) << 32);
         let mut order: Vec<usize> = Vec::new();
         let batch = BATCH.min(self.quantized.samples());
+        let every = self.settings.iterations.div_ceil(CHECKS).max(1);
+        let mut now = weights(layers, &latents);
+        let mut means: Vec<SteadyGradient> = now.iter().map(|w| SteadyGradient::new(w.values.len())).collect();
         for index in 0..self.settings.iterations {
             data.check_cancelled()?;
             if order.len() < batch {
@@ -241,19 +250,55 @@ impl Learner<'_> {
                 random.shuffle(&mut order);
             }
             let samples = order.split_off(order.len() - batch);
-            let now = weights(layers, latents);
             let passes = self.passes(&now, &samples, true, abreast)?;
             let share = self.settings.share(index);
             for (at, (latent, learned)) in latents.iter_mut().zip(layers).enumerate() {
-                let mut gradient = vec![0.0; now[at].values.len()];
-                for pass in &passes {
-                    gradient.iter_mut().zip(&pass.gradients[at]).for_each(|(sum, more)| *sum += more);
-                }
+                let gradient = means[at].next(passes.iter().map(|pass| &pass.gradients[at][..]));
                 let scales = if learned.moves_scales { self.settings.scales * share } else { 0.0 };
                 latent.step(&mut gradient, self.settings.reach * share, scales);
             }
+            now = weights(layers, &latents);
+            if (index + 1) % every == 0 || index + 1 == self.settings.iterations {
+                let distance = self.distance(&now, abreast, data)?;
+                if distance < best.distance {
+                    *best = Best { distance, latents: Some(latents.clone()) };
+                }
+            }
         }
         Ok(())
+    }
+}
+
+/// The best that was seen; without latent weights the start.
+struct Best {
+    distance: f64,
+    latents: Option<Vec<LatentWeight>>,
+}
+
+/// Running means of the gradients of a weight, and of their squares. Steps are all of one length: those of weights whose gradients change
+/// their sign would only be noise.
+struct SteadyGradient {
+    means: Vec<f32>,
+    squares: Vec<f32>,
+}
+
+impl SteadyGradient {
+    fn new(elements: usize) -> SteadyGradient {
+        SteadyGradient { means: vec![0.0; elements], squares: vec![0.0; elements] }
+    }
+
+    /// The gradient of a step, the sum of those of samples: the mean where it is steady, and zero elsewhere.
+    fn next<'g>(&mut self, of_samples: impl Iterator<Item = &'g [f32]>) -> Vec<f32> {
+        let mut gradient = vec![0.0; self.means.len()];
+        for sample in of_samples {
+            gradient.iter_mut().zip(sample).for_each(|(sum, more)| *sum += more);
+        }
+        for ((gradient, mean), square) in gradient.iter_mut().zip(&mut self.means).zip(&mut self.squares) {
+            *mean = KEPT * *mean + (1.0 - KEPT) * *gradient;
+            *square = KEPT * *square + (1.0 - KEPT) * *gradient * *gradient;
+            *gradient = if mean.abs() > STEADY * square.sqrt() { *mean } else { 0.0 };
+        }
+        gradient
     }
 }
 

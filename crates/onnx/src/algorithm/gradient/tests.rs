@@ -224,7 +224,7 @@ fn gradients_pass_rounding_and_stop_where_codes_are_cut() {
     let layer = TrainedLayer { weight: "w".to_owned(), shape: vec![6, 6] };
     let count = made.graph.node.len();
     let program = Program::new(&made.graph, 0..count, &["y".to_owned()], &[layer], &engine).unwrap();
-    let x = Array::of(vec![1, 1, 6], vec![1.0, 0.0, 0.0, 0.0, 0.0, 0.0]).unwrap();
+    let x = Array::of(vec![1, 1, 6], vec![1.0f32, 0.0, 0.0, 0.0, 0.0, 0.0]).unwrap();
     let sample: Recorded = [("x".to_owned(), Arc::new(x))].into();
     // Outputs are the first weight of each row: within the codes, and beyond them.
     let mut weights = vec![Tensor { shape: vec![6, 6], values: vec![0.0; 36] }];
