@@ -253,7 +253,7 @@ impl Learner<'_> {
             let passes = self.passes(&now, &samples, true, abreast)?;
             let share = self.settings.share(index);
             for (at, (latent, learned)) in latents.iter_mut().zip(layers).enumerate() {
-                let gradient = means[at].next(passes.iter().map(|pass| &pass.gradients[at][..]));
+                let mut gradient = means[at].next(passes.iter().map(|pass| &pass.gradients[at][..]));
                 let scales = if learned.moves_scales { self.settings.scales * share } else { 0.0 };
                 latent.step(&mut gradient, self.settings.reach * share, scales);
             }
