@@ -8,6 +8,7 @@
 pub(crate) mod survey;
 
 pub use crate::format::stored::{StoredActivation, StoredActivations, StoredAttention};
+pub use crate::rotation::InputRotations;
 use kvant_weights::import_error::ImportError;
 use kvant_weights::weight::{ImportedTensor, Stored};
 
@@ -20,7 +21,6 @@ use crate::format::stored::{
 use crate::format::tensors::{self, TENSORS_METHOD};
 use kvant_container::{Checkpoint, TensorView};
 use kvant_model::network::{TensorMeta, modality_part};
-use kvant_quant::rotation::Rotation;
 use kvant_quant::scheme::TensorScheme;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -76,9 +76,6 @@ pub struct Import<'a> {
     quantizes_cache: bool,
     input_rotations: InputRotations,
 }
-
-/// The rotations of inputs that a forward pass computes, by module.
-pub type InputRotations = HashMap<String, Arc<Rotation>>;
 
 impl<'a> Import<'a> {
     /// The tensors, in the order of the checkpoint.

@@ -1,7 +1,6 @@
 //! What a rotation changes in a model, tensor by tensor, found from its network alone.
 
-use super::{LearnedRotations, MatrixPlace};
-use crate::import::InputRotations;
+use super::{InputRotations, LearnedRotations, MatrixPlace};
 use kvant_model::model_config::ModelConfig;
 use kvant_model::network::{
     Consumer, ExpertsStorage, Input, Network, NormId, PairPath, ScaleSource, SmoothingPair, StreamObstacle, TensorMeta,

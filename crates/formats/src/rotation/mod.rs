@@ -14,7 +14,6 @@ mod changes;
 mod learned;
 
 use crate::algorithm::Algorithms;
-use crate::import::InputRotations;
 use crate::lora::source_of;
 use changes::{Asked, Changes, Refusal};
 use kvant_container::{Checkpoint, Dtype, Layout, TensorDeclaration, TensorFile, TensorView};
@@ -24,7 +23,7 @@ use kvant_model::network::{Network, TensorMeta};
 use kvant_numeric::kernel::{FloatDType, widen};
 use kvant_numeric::simd::Isa;
 use kvant_quant::counts::number;
-use kvant_quant::rotation::Rotate;
+use kvant_quant::rotation::{Rotate, Rotation};
 use kvant_weights::import_error::ImportError;
 use kvant_weights::parts::{ScaleEncoding, encode};
 pub use learned::{LearnedRotations, blocks_of_tensor, blocks_to_tensor};
@@ -34,8 +33,11 @@ use kvant_weights::weight::{
     WeightRotation,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+/// The rotations of inputs that a forward pass computes, by module.
+pub type InputRotations = HashMap<String, Arc<Rotation>>;
 
 /// The largest finite f16.
 const F16_MAX: f32 = 65504.0;

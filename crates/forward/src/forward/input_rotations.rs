@@ -1,14 +1,19 @@
-//! Rotations of what layers read: those that a checkpoint states, checked against its layers, and their computation.
+//! What layers read, as hooks see it and as the checkpoint rotates it. Its rotations are checked against its layers.
 
 use super::blueprint::{Block, Blueprint};
 use super::error::ForwardError;
+use super::hook::ActivationPoint;
+use super::options::{Flow, StopAt};
 use super::run::Run;
+use super::spans::Spans;
 use super::tensors::Projection;
 use kvant_formats::import::{Import, InputRotations};
 use kvant_quant::rotation::Rotation;
 use rayon::prelude::*;
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 /// The rotations of a checkpoint, all of which are of layers in blocks.
 ///
@@ -32,7 +37,34 @@ pub(super) fn of_layers(import: &Import<'_>, blueprint: &Blueprint) -> Result<In
     Ok(rotations.clone())
 }
 
-impl<'a> Run<'_, 'a> {
+impl Run<'_, '_> {
+    /// Whether the run ends before these layers, which read rows `x` at a depth. Where it ends just there, the rows are
+    /// shown.
+    pub(super) fn enter(&self, depth: StopAt, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
+        self.enter_with(depth, || layers.iter().for_each(|layer| self.show_input(layer, x, spans)))
+    }
+
+    /// The same before a layer that reads rows `x`, which are rotated already where its inputs are.
+    pub(super) fn enter_read(&self, depth: StopAt, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Flow<()> {
+        self.enter_with(depth, || self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans))
+    }
+
+    fn enter_with(&self, depth: StopAt, show: impl FnOnce()) -> Flow<()> {
+        let order = self.with.until.map_or(Ordering::Less, |until| depth.cmp(&until));
+        if order == Ordering::Equal {
+            show();
+        }
+        if order == Ordering::Less { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    /// Shows what a layer reads of rows `x`.
+    pub(super) fn show_input(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) {
+        let site = ActivationPoint::Input(&layer.module);
+        if self.with.tap.is_some_and(|tap| tap.wants(site)) {
+            self.show(site, &self.rotated(layer, x), layer.columns, spans);
+        }
+    }
+
     /// What a layer reads of rows `x`: rotated, where the checkpoint rotates its inputs.
     pub(super) fn rotated<'x>(&self, layer: &Projection, x: &'x [f32]) -> Cow<'x, [f32]> {
         let Some(rotation) = self.decoder.rotations.get(&layer.module) else { return Cow::Borrowed(x) };

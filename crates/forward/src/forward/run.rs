@@ -25,7 +25,6 @@ use kvant_quant::activation::ActivationQuantizer;
 use kvant_weights::weight::{Band, WeightMatrix};
 use rayon::prelude::*;
 use std::borrow::Cow;
-use std::cmp::Ordering;
 use std::f32::consts::FRAC_1_SQRT_2;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, PoisonError};
@@ -193,33 +192,6 @@ impl<'a> Run<'_, 'a> {
         match self.output_quantizer(layer) {
             Some(output) => self.quantized(output, out, width, spans),
             None => out,
-        }
-    }
-
-    /// Whether the run ends before these layers, which read rows `x` at a depth. Where it ends just there, the rows are
-    /// shown.
-    pub(super) fn enter(&self, depth: StopAt, layers: &[&Projection], x: &[f32], spans: Spans<'_>) -> Flow<()> {
-        self.enter_with(depth, || layers.iter().for_each(|layer| self.show_input(layer, x, spans)))
-    }
-
-    /// The same before a layer that reads rows `x`, which are rotated already where its inputs are.
-    pub(super) fn enter_read(&self, depth: StopAt, layer: &Projection, x: &[f32], spans: Spans<'_>) -> Flow<()> {
-        self.enter_with(depth, || self.show(ActivationPoint::Input(&layer.module), x, layer.columns, spans))
-    }
-
-    fn enter_with(&self, depth: StopAt, show: impl FnOnce()) -> Flow<()> {
-        let order = self.with.until.map_or(Ordering::Less, |until| depth.cmp(&until));
-        if order == Ordering::Equal {
-            show();
-        }
-        if order == Ordering::Less { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    }
-
-    /// Shows what a layer reads of rows `x`.
-    pub(super) fn show_input(&self, layer: &Projection, x: &[f32], spans: Spans<'_>) {
-        let site = ActivationPoint::Input(&layer.module);
-        if self.with.tap.is_some_and(|tap| tap.wants(site)) {
-            self.show(site, &self.rotated(layer, x), layer.columns, spans);
         }
     }
 
