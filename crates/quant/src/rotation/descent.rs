@@ -51,7 +51,7 @@ impl RotationDescent {
         RotationDescent { matrix, momentum, power: 0.0, steps: 0, keeps_mean }
     }
 
-    /// Goes on from a state; `None` where its parts do not fit each other.
+    /// Resumes from a state; `None` where its parts do not fit each other.
     pub fn resume(state: DescentState, keeps_mean: bool) -> Option<RotationDescent> {
         let DescentState { matrix, momentum, power, steps } = state;
         let fits = momentum.len() == matrix.blocks().len()
