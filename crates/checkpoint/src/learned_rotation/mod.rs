@@ -93,7 +93,7 @@ pub fn is_of_another(target: &Path, key: &str) -> bool {
     StateFile::beside(target, key).is_of_another()
 }
 
-/// Learns the rotation of a plan, or goes on where an earlier run with the same key was stopped, to the same matrices. They do not depend on
+/// Learns the rotation of a plan, or continues where an earlier run with the same key was stopped, to the same matrices. They do not depend on
 /// the number of threads. `resumes` receives the steps that an earlier run has taken, if there was one, and `watch` the tokens that have
 /// passed the model, and how many will.
 ///
@@ -303,7 +303,7 @@ impl<'l, 'a> Learner<'l, 'a> {
         LearnedState { steps, before, places, report: None }
     }
 
-    /// Goes on from a state; from the beginning where it is not of this model's places.
+    /// Continues from a state; from the beginning where it is not of this model's places.
     fn resume(&mut self, state: LearnedState, steps: u32) -> LearnedState {
         for (place, learned) in &mut self.matrices {
             let keeps_mean = learned.keeps_mean();

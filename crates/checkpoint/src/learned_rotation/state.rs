@@ -31,7 +31,7 @@ pub(super) struct LearnedState {
     pub report: Option<RotationReport>,
 }
 
-/// What stands in the header.
+/// The contents of the header.
 #[derive(Serialize, Deserialize)]
 struct StoredState {
     key: String,

@@ -51,7 +51,7 @@ impl RotationDescent {
         RotationDescent { matrix, momentum, power: 0.0, steps: 0, keeps_mean }
     }
 
-    /// Goes on from a state; `None` where its parts do not fit each other.
+    /// Continues from a state; `None` where its parts do not fit each other.
     pub fn resume(state: DescentState, keeps_mean: bool) -> Option<RotationDescent> {
         let DescentState { matrix, momentum, power, steps } = state;
         let fits = momentum.len() == matrix.blocks().len()
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_descent_goes_on_to_the_same_matrix() {
+    fn interrupted_descent_continues_to_the_same_matrix() {
         let target = rotated(24, 12, false, 4);
         let mut whole = RotationDescent::new(BlockDiagonal::identity(24, 12).unwrap(), false);
         descend(&mut whole, &target, 5);

@@ -1,4 +1,4 @@
-//! Where a rotation stands in a model.
+//! The place of a rotation in a model.
 
 use std::fmt;
 use std::str::FromStr;
