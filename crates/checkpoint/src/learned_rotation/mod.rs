@@ -303,7 +303,7 @@ impl<'l, 'a> Learner<'l, 'a> {
         LearnedState { steps, before, places, report: None }
     }
 
-    /// Goes on from a state; from the beginning where it is not of this model's places.
+    /// Continues from a state; from the beginning where it is not of this model's places.
     fn resume(&mut self, state: LearnedState, steps: u32) -> LearnedState {
         for (place, learned) in &mut self.matrices {
             let keeps_mean = learned.keeps_mean();

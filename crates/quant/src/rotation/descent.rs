@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_descent_goes_on_to_the_same_matrix() {
+    fn interrupted_descent_continues_to_the_same_matrix() {
         let target = rotated(24, 12, false, 4);
         let mut whole = RotationDescent::new(BlockDiagonal::identity(24, 12).unwrap(), false);
         descend(&mut whole, &target, 5);

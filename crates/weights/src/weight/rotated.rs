@@ -40,7 +40,7 @@ impl WeightRotation {
     }
 }
 
-/// A rotation, and where it stands in the model.
+/// A rotation, and its place in the model.
 #[derive(Clone, Debug)]
 pub struct PlacedRotation {
     /// The place, which other weights have too.
