@@ -71,7 +71,7 @@ pub struct RecipeArgs {
     /// Algorithms, e.g. gptq (`kvant list algorithms`)
     ///
     /// For checkpoints: rotate, transforms, one rounding, autoround, tune and bias-correction, with options after colons (`kvant list algorithm-options`), e.g.
-    /// awq,gptq:damping=0.05; the default is rtn, and all others but rotate and hqq need calibration data. For ONNX graphs, e.g. cle,bias-correction, in any order, also as suffixes of
+    /// awq,gptq:damping=0.05; the default is rtn, and all others but rotate without steps and hqq need calibration data. For ONNX graphs, e.g. cle,bias-correction, in any order, also as suffixes of
     /// a preset. A file with AMD Quark's JSON (algo_config, or one of its objects) is accepted too. Replaces the algorithms of
     /// the recipe.
     #[arg(short, long, alias = "quant-algo", alias = "quant_algo", value_name = "LIST")]
