@@ -176,8 +176,8 @@ impl Learner<'_> {
             };
             inputs.insert(name, array);
         }
-        let target = |name: &String| Ok(self.targets.array(name, index)?);
-        let targets = self.outputs.iter().map(target).collect::<Result<Vec<_>, AlgorithmError>>()?;
+        let targets = self.outputs.iter().map(|name| self.targets.array(name, index));
+        let targets = targets.collect::<Result<Vec<_>, AlgorithmError>>()?;
         Ok(BlockSample { inputs, targets: targets.into_iter().flatten().collect() })
     }
 

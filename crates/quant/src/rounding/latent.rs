@@ -121,9 +121,10 @@ impl LatentWeight {
         let global_scale = self.tensor.global_scale();
         let edit = EditOn { of: self, edit };
         match limited {
-            Some(grid) => Ok(edit.run(grid, Scaled::ByReciprocals)),
-            None => on_grid(scheme, context, global_scale, edit),
+            Some(grid) => edit.run(grid, Scaled::ByReciprocals),
+            None => on_grid(scheme, context, global_scale, edit)?,
         }
+        Ok(())
     }
 
     fn run<W: OnGrid>(&self, work: W) -> Result<W::Output, RoundingError> {

@@ -84,8 +84,8 @@ fn layers_of_extra_config_differ_in_what_they_name() {
     // Names win over expressions, and longer ones over shorter ones.
     let expected = [
         "re:.*(?:.*self_attn\\.o_proj.*)=int8:g32",
-        "*lm_head*=uint4:g128:zp",
         "*up_proj*=int3:g64",
+        "*lm_head*=uint4:g128:zp",
         "*model.layers.0.mlp.down_proj*=int4:g64",
         "*model.layers.1.self_attn.q_proj*=keep",
     ];
@@ -176,7 +176,7 @@ fn what_is_unknown_or_cannot_be_made_is_named() {
         (json!({"bits": 4, "extra_config": {"a": {"bits": 4, "odd": 2}}}), "extra_config.a.odd: is not a key"),
         (json!({"bits": 9, "data_type": "int"}), "data_type: `int` of 9 bits"),
         (json!({"bits": 4, "data_type": "mx_int"}), "data_type: `mx_int` of 4 bits"),
-        (json!({"bits": 4, "data_type": "int_asym_dq", "super_bits": 6}), "super_bits: Kvant does not make"),
+        (json!({"bits": 4, "data_type": "int_asym_dq", "super_bits": 6}), "super_bits: is not a key"),
         (json!({"scheme": "gguf:q4_k_m"}), "scheme: `gguf:q4_k_m` is a mix of GGUF files"),
         (json!({"scheme": "W9A16"}), "scheme: the scheme `W9A16` is not known"),
         (json!({"bits": "4"}), "bits: is not a number of bits"),

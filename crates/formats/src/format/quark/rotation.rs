@@ -192,7 +192,7 @@ fn signs(view: TensorView<'_>, size: usize) -> Result<Option<Rotation>, ImportEr
     if let Some(other) = bytes.iter().map(|byte| *byte as i8).find(|value| value.abs() != 1) {
         return Err(ImportError::invalid(view.name(), format!("holds {other}, and a rotation has 1 and -1 alone")));
     }
-    let is_minus = |index: usize| (index / size & index % size).count_ones() % 2 == 1;
+    let is_minus = |index: usize| ((index / size) & (index % size)).count_ones() % 2 == 1;
     if size.is_power_of_two() && bytes.iter().enumerate().all(|(index, byte)| (*byte as i8 == -1) == is_minus(index)) {
         return Ok(Rotation::sylvester(size));
     }

@@ -63,8 +63,7 @@ impl Unary {
             Function::Elu(alpha) if x < 0.0 => (alpha * (exp(x) - 1.0), alpha * exp(x)),
             Function::Elu(_) => (x, 1.0),
             Function::Softplus => (x.max(0.0) + ln(1.0 + exp(-x.abs())), sigmoid(x)),
-            // 2 / sqrt(pi)
-            Function::Erf => (erf(x), 1.128_379_2 * exp(-x * x)),
+            Function::Erf => (erf(x), std::f32::consts::FRAC_2_SQRT_PI * exp(-x * x)),
             Function::Exp => (exp(x), exp(x)),
             Function::Log => (ln(x), 1.0 / x),
             Function::Sqrt => (x.sqrt(), 0.5 / x.sqrt()),

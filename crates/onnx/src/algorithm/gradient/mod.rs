@@ -164,7 +164,7 @@ impl Program {
                 });
                 let operands = operands.collect::<Option<Vec<_>>>().ok_or_else(|| NoGradient::of(node))?;
                 let operator = match computed {
-                    Computed::Layer(layer) => Box::new(layer),
+                    Computed::Layer(layer) => layer,
                     Computed::Other(operator) => operator,
                 };
                 made.insert(name, steps.len());
@@ -225,7 +225,7 @@ fn wanted(nodes: &[NodeProto], outputs: &[String]) -> HashSet<String> {
 /// What computes an output of a node.
 enum Computed {
     /// The product of a layer, whose weight it takes in an order of its own.
-    Layer(LayerProduct),
+    Layer(Box<LayerProduct>),
     Other(Box<dyn Operator>),
 }
 
@@ -241,7 +241,8 @@ fn computed(
         Box::new(operator)
     }
     let is_pair = matches!(node.op_type(), "QuantizeLinear" | "DequantizeLinear");
-    if !is_standard(node) && !(is_pair && domain(node) == "com.microsoft") {
+    let is_known = is_standard(node) || is_pair && domain(node) == "com.microsoft";
+    if !is_known {
         return None;
     }
     if let Some(moved) = Moved::of(node, output, engine) {
@@ -250,7 +251,7 @@ fn computed(
     if output > 0 {
         return None;
     }
-    let layer = || LayerProduct::of(node, weight?).map(Computed::Layer);
+    let layer = || LayerProduct::of(node, weight?).map(Box::new).map(Computed::Layer);
     let other = match node.op_type() {
         "Conv" | "ConvTranspose" | "Gemm" => return layer(),
         "MatMul" => return layer().or_else(|| Some(Computed::Other(boxed(MatMul)))),

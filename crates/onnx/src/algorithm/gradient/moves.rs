@@ -41,6 +41,13 @@ struct Places {
     numbers: Vec<u32>,
 }
 
+/// An input whose elements are moved, with the number of those of the inputs before it.
+struct MovedInput<'a> {
+    before: usize,
+    shape: &'a [usize],
+    values: &'a [f32],
+}
+
 /// Up to here, whole numbers are floats.
 const WHOLE: usize = 1 << 24;
 
@@ -95,14 +102,14 @@ impl Moved {
         input == 0 || is(&self.node, "Concat") || input == 2 && is(&self.node, "Pad")
     }
 
-    /// The moved inputs, each with the number of elements before it.
-    fn moved<'a>(&self, inputs: &[Input<'a>]) -> Option<Vec<(usize, &'a [usize], &'a [f32])>> {
+    /// The moved inputs.
+    fn moved<'a>(&self, inputs: &[Input<'a>]) -> Option<Vec<MovedInput<'a>>> {
         let given = (0..inputs.len()).filter(|&input| self.moves(input) && !inputs[input].is_absent());
         let mut before = 0;
         let moved = given.map(|input| {
             let (shape, values) = inputs[input].floats()?;
             before += values.len();
-            Some((before - values.len(), shape, values))
+            Some(MovedInput { before: before - values.len(), shape, values })
         });
         moved.collect()
     }
@@ -134,7 +141,7 @@ impl Moved {
             let array = match input {
                 Input::Absent => continue,
                 _ if self.moves(at) => {
-                    let (before, shape, values) = moved.next()?;
+                    let MovedInput { before, shape, values } = moved.next()?;
                     let numbers: Vec<f32> = (before + 1..=before + values.len()).map(|number| number as f32).collect();
                     (before + values.len() < WHOLE).then_some(())?;
                     Array::of(shape.to_vec(), numbers)?
@@ -175,15 +182,15 @@ impl Operator for Moved {
         let (places, moved) = (self.places(inputs)?, self.moved(inputs)?);
         let value = |&number: &u32| {
             let number = number as usize;
-            let from = moved.iter().rev().find(|(before, ..)| *before < number);
-            from.map_or(0.0, |(before, _, values)| values[number - 1 - before])
+            let from = moved.iter().rev().find(|input| input.before < number);
+            from.map_or(0.0, |input| input.values[number - 1 - input.before])
         };
         Some(Tensor { shape: places.shape.clone(), values: places.numbers.iter().map(value).collect() })
     }
 
     fn backward(&self, inputs: &[Input<'_>], _: &Tensor, slopes: &[f32], _: &[bool]) -> Option<Vec<Vec<f32>>> {
         let (places, moved) = (self.places(inputs)?, self.moved(inputs)?);
-        let count = moved.iter().map(|(_, _, values)| values.len()).sum();
+        let count = moved.iter().map(|input| input.values.len()).sum();
         let mut all = vec![0.0; count];
         for (&number, slope) in places.numbers.iter().zip(slopes) {
             if number > 0 {
@@ -192,7 +199,7 @@ impl Operator for Moved {
         }
         let mut gradients = vec![Vec::new(); inputs.len()];
         let given = (0..inputs.len()).filter(|&input| self.moves(input) && !inputs[input].is_absent());
-        for (input, (before, _, values)) in given.zip(moved) {
+        for (input, MovedInput { before, values, .. }) in given.zip(moved) {
             gradients[input] = all[before..before + values.len()].to_vec();
         }
         Some(gradients)
