@@ -11,7 +11,6 @@ use kvant_weights::weight::WeightMatrix;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
-#[allow(clippy::unwrap_used, dead_code)]
 #[path = "../../../formats/tests/common/mod.rs"]
 mod common;
 #[allow(clippy::unwrap_used)]

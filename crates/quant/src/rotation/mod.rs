@@ -294,7 +294,7 @@ mod tests {
         let rows = dense(&Rotation::sylvester(8).unwrap());
         for (row, values) in rows.iter().enumerate() {
             for (column, value) in values.iter().enumerate() {
-                let sign = if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                let sign = if (row & column).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
                 assert!((value - sign / 8f64.sqrt()).abs() < 1e-12, "{row} {column}");
             }
         }
@@ -312,7 +312,7 @@ mod tests {
         }
         let twelve = paley(12).unwrap();
         let product = |row: usize, column: usize| {
-            let sign = if (row & column & 3).count_ones() % 2 == 0 { 0.5 } else { -0.5 };
+            let sign = if (row & column & 3).count_ones().is_multiple_of(2) { 0.5 } else { -0.5 };
             twelve.at(row / 4, column / 4) * sign
         };
         let values = (0..48 * 48).map(|i| product(i / 48, i % 48)).collect();

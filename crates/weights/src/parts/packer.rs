@@ -242,7 +242,7 @@ fn hadamard(part: &Part) -> Vec<u8> {
     };
     let mut bytes = Vec::with_capacity(size * size * one.len());
     for (row, column) in (0..size).flat_map(|row| (0..size).map(move |column| (row, column))) {
-        bytes.extend_from_slice(if (row & column).count_ones() % 2 == 0 { &one } else { &minus_one });
+        bytes.extend_from_slice(if (row & column).count_ones().is_multiple_of(2) { &one } else { &minus_one });
     }
     bytes
 }
