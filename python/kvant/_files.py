@@ -132,8 +132,8 @@ def quantize(
         scheme: Scheme by name or spelling, e.g. int4:g128.
         preset: The same as scheme.
         output: Directory, .gguf or .onnx file to write; it appears when it is complete.
-        recipe: Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take
-            precedence over it.
+        recipe: Recipe file: TOML, JSON of AMD Quark, compressed-tensors or AutoRound, or llm-compressor's YAML;
+            options take precedence over it.
         weights_only: Quantize weights only; activations stay in float.
         quality: Choose scales and algorithms for the scheme and the model, trading time for accuracy.
         scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
@@ -323,8 +323,8 @@ def plan(
         scheme: Scheme by name or spelling, e.g. int4:g128.
         preset: The same as scheme.
         output: Directory, .gguf or .onnx file to write; it appears when it is complete.
-        recipe: Recipe file: TOML, AMD Quark's or compressed-tensors' JSON, or llm-compressor's YAML; options take
-            precedence over it.
+        recipe: Recipe file: TOML, JSON of AMD Quark, compressed-tensors or AutoRound, or llm-compressor's YAML;
+            options take precedence over it.
         weights_only: Quantize weights only; activations stay in float.
         quality: Choose scales and algorithms for the scheme and the model, trading time for accuracy.
         scales: How the scales of weights are found, e.g. search (`kvant list observers`) [default: minmax].
