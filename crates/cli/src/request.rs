@@ -270,6 +270,7 @@ impl From<GenerateArgs> for Generation {
             reference: args.reference,
             tokenizer: args.tokenizer,
             precision: args.precision,
+            page: args.page.report,
             limits: Limits { threads: args.run.threads, memory: args.max_memory, ..Limits::default() },
             ..Generation::new(Source { model: args.model, adapters: args.adapters.lora }, String::new())
         }

@@ -21,7 +21,7 @@ use crate::onnx::data::{is_text, of_path};
 use crate::onnx::refuse_idle_library;
 use crate::onnx::text::{PreparedText, TextRequest, TextResult, prepare};
 use crate::page;
-use crate::paths::{MODEL, Paths, data_file, page_format, refuse_directory, refuse_missing};
+use crate::paths::{MODEL, Paths, data_file, refuse_directory, refuse_missing};
 use crate::settings::first_given;
 use crate::sounds;
 use crate::text::shown;
@@ -193,11 +193,7 @@ impl Evaluation {
     /// Refuses a report that could not be written, would replace a file, or is in what is read.
     fn check_page(&self) -> Result<(), Error> {
         let Some(page) = self.page.as_deref() else { return Ok(()) };
-        page_format(page)?;
-        if page.symlink_metadata().is_ok() {
-            let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(page)));
-            return Err(failure.with_remedies(vec![Remedy::text("name another file for ‹report›, or move it away")]));
-        }
+        page::check_new(page)?;
         let mut paths = Paths::new(false, true);
         self.models().for_each(|model| paths.reads_model(model));
         paths.reads_adapters(&self.source.adapters);

@@ -1,7 +1,7 @@
 //! The arguments of `kvant generate`.
 
 use super::calibration::precision_parser;
-use super::run::{AdapterArgs, RunArgs};
+use super::run::{AdapterArgs, PageArgs, RunArgs};
 use super::value::{count_from, not_negative};
 use clap::{ArgGroup, Args, ValueHint};
 use kvant::Precision;
@@ -13,6 +13,8 @@ Examples:
   kvant generate Llama-3.2-1B-int4 --prompt 'The capital of France is'
   kvant generate Llama-3.2-1B-int4 --reference Llama-3.2-1B --prompt 'The capital of France is'
       the texts of both models, and after how many tokens they first differ
+  kvant generate Llama-3.2-1B-int4 --reference Llama-3.2-1B --prompt-file questions.txt --report texts.html
+      the same side by side in a page
   kvant generate Qwen3-0.6B-Q4_K_M.gguf --chat --prompt 'Name three rivers.' --max-new-tokens 200
   kvant generate Llama-3.2-1B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95 --seed 7
 
@@ -66,6 +68,9 @@ pub struct GenerateArgs {
     /// Adapters.
     #[command(flatten)]
     pub adapters: AdapterArgs,
+    /// A report for people.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// How the command runs.
     #[command(flatten)]
     pub run: RunArgs,

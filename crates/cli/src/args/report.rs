@@ -12,9 +12,9 @@ Examples:
   kvant report int4.json int3.json int2.json -o compare.html
       evaluations beside each other
   kvant quantize Llama-3.2-1B --scheme int4:g128 -o Llama-3.2-1B-int4 --report int4.md
-      the report of a run in Markdown, for a model card; quantize, eval, search and sensitivity take --report
+      the report of a run in Markdown, for a model card; quantize, eval, generate, search and sensitivity take --report
 
-The results are what quantize, eval, search and sensitivity print with --json. Several must be evaluations of one kind, which are named \
+The results are what quantize, eval, generate, search and sensitivity print with --json. Several must be evaluations of one kind, which are named \
 after their files.";
 
 /// `kvant report`.

@@ -119,3 +119,17 @@ fn impossible_generations_are_refused_before_the_work() {
     let none = place.run(&["generate", "nano_llama", "--prompt", "a"]);
     assert!(none.code == Some(1) && none.stderr.contains("tokenizer.json is missing"), "{none:?}");
 }
+
+#[test]
+fn report_shows_both_texts_and_replaces_no_file() {
+    let place = Place::new();
+    let args = ["generate", "nano_llama", "--reference", "nano_llama", "--prompt", PROMPT, "-n", "4", "--report", "texts.html"];
+    place.succeed(&args);
+    let page = std::fs::read_to_string(place.path("texts.html")).unwrap();
+    assert!(page.contains("reference: 4 tokens") && page.contains("1 of 1"), "{page}");
+    let again = place.run(&args);
+    assert_eq!((again.code, again.stdout.as_str()), (Some(1), ""));
+    assert!(again.stderr.contains("texts.html exists already"), "{}", again.stderr);
+    let inside = place.run(&["generate", "nano_llama", "--prompt", PROMPT, "--report", "nano_llama/texts.html"]);
+    assert_eq!(inside.code, Some(2), "{}", inside.stderr);
+}

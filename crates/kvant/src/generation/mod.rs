@@ -11,7 +11,8 @@ use crate::error::{Error, ErrorKind};
 use crate::events::{Event, Events, Reporter, Stage, Unit};
 use crate::job::{self, Limits, Precision, Source, SourceKind};
 use crate::memory;
-use crate::paths::{MODEL, refuse_directory, refuse_missing};
+use crate::page;
+use crate::paths::{MODEL, Paths, refuse_directory, refuse_missing};
 use crate::text::{shown, size};
 use kvant_container::{Checkpoint, Remedy};
 use kvant_data::calibration::{ChatTemplate, Rendered};
@@ -62,6 +63,8 @@ pub struct Generation {
     pub tokenizer: Option<PathBuf>,
     /// The precision of activations.
     pub precision: Precision,
+    /// The path for a report for people, in HTML (.html) or Markdown (.md).
+    pub page: Option<PathBuf>,
     /// Resources.
     pub limits: Limits,
 }
@@ -88,6 +91,7 @@ impl Generation {
             reference: None,
             tokenizer: None,
             precision: Precision::F32,
+            page: None,
             limits: Limits::default(),
         }
     }
@@ -97,7 +101,32 @@ impl Generation {
     /// # Errors
     /// Whatever is wrong with the model, its tokenizer, the prompts or the settings.
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<GenerationReport, Error> {
-        concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))
+        self.check_page()?;
+        let report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
+        page::write(self.page.as_deref(), &self.source.model, "generate", || report.to_json())?;
+        Ok(report)
+    }
+
+    /// Refuses a report that could not be written, would replace a file, or is in what is read.
+    fn check_page(&self) -> Result<(), Error> {
+        let Some(page) = self.page.as_deref() else { return Ok(()) };
+        page::check_new(page)?;
+        let mut paths = Paths::new(false, true);
+        paths.reads_model(&self.source.model);
+        paths.reads_adapters(&self.source.adapters);
+        self.prompt_files().for_each(|file| paths.reads("the prompt", Some(file)));
+        if let Some(reference) = &self.reference {
+            paths.reads_model(reference);
+        }
+        paths.writes_page("‹report›", Some(page))?;
+        paths.check()
+    }
+
+    fn prompt_files(&self) -> impl Iterator<Item = &Path> + Clone {
+        self.prompts.iter().filter_map(|prompt| match prompt {
+            Prompt::Text(_) => None,
+            Prompt::File(file) => Some(file.as_path()),
+        })
     }
 
     fn carry_out(&self, reporter: &Reporter<'_>) -> Result<GenerationReport, Error> {
@@ -155,10 +184,6 @@ impl Generation {
 
     /// Refuses what can be refused without opening the model.
     fn check(&self) -> Result<(), Error> {
-        let files = self.prompts.iter().filter_map(|prompt| match prompt {
-            Prompt::Text(_) => None,
-            Prompt::File(file) => Some(file.as_path()),
-        });
         let named = [
             (MODEL, Some(self.source.model.as_path())),
             ("‹reference›", self.reference.as_deref()),
@@ -166,8 +191,8 @@ impl Generation {
         ];
         let adapters = self.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
         let named = named.into_iter().filter_map(|(what, path)| Some((what, path?))).chain(adapters);
-        refuse_missing(named.chain(files.clone().map(|file| ("‹prompt-file›", file))))?;
-        files.clone().try_for_each(|file| refuse_directory("‹prompt-file›", file))?;
+        refuse_missing(named.chain(self.prompt_files().map(|file| ("‹prompt-file›", file))))?;
+        self.prompt_files().try_for_each(|file| refuse_directory("‹prompt-file›", file))?;
         refuse_graph(&self.source.model)?;
         self.reference.as_deref().map_or(Ok(()), refuse_graph)?;
         if self.prompts.is_empty() {

@@ -85,7 +85,8 @@ pub fn accept(model: &Path, engine: &GraphEngine, is_known: bool, cancel: &Cance
         Opening::Refuses { engine, problem, is_crash } if !is_known => {
             let failure = Error::new(ErrorKind::Invalid, format!("{engine} does not open the result: {problem}"));
             let remedy = Remedy::SkipVerification(if is_crash { AFTER_CRASH } else { "write it anyway" });
-            Err(failure.with_remedies(vec![remedy]))
+            let unsigned = problem.contains(SIGNED_FROM_OPSET_21).then(|| Remedy::setting("activation", USE_UNSIGNED));
+            Err(failure.with_remedies(unsigned.into_iter().chain([remedy]).collect()))
         }
         opening => Ok(opening),
     }
@@ -99,6 +100,13 @@ pub fn open(model: &Path, library: Option<&Path>) -> Opening {
         Err(_) => Opening::Unknown,
     }
 }
+
+/// What ONNX Runtime 1.31 says of int8 activations in graphs of opset 21 and later on x86: its optimizer copies them behind a Transpose with
+/// their type in an attribute, and then makes their zero points uint8 without it (microsoft/onnxruntime, issue 25526).
+const SIGNED_FROM_OPSET_21: &str = "output_dtype INT8 does not match y_zero_point type UINT8";
+
+const USE_UNSIGNED: &str = "quantize activations to uint8 with ‹activation› uint8: this is a fault of ONNX Runtime on x86 with int8 activations from opset 21 on, which \
+                            int4 weights need";
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! Pages in HTML: one file without scripts from elsewhere, in the reader's light or dark mode, that can be printed and read aloud.
 
 use super::chart::Histogram;
+use super::generation::Sample;
 use super::{Page, Part};
 use crate::paths::MARK;
 use crate::text::{Align, Table};
@@ -50,6 +51,14 @@ fn part_html(part: &Part, out: &mut String) {
         Part::List(items) => {
             let items: String = items.iter().map(|item| format!("<li>{}</li>", escape(item))).collect();
             format!("<ul>{items}</ul>")
+        }
+        Part::Samples(samples) => {
+            let mark = |text: &str| if text.is_empty() { String::new() } else { format!("<mark>{text}</mark>") };
+            let each = |sample: &Sample| {
+                let (title, same, different) = (escape(&sample.title), escape(&sample.same), escape(&sample.different));
+                format!("<figure><figcaption>{title}</figcaption><pre>{same}{}</pre></figure>", mark(&different))
+            };
+            format!("<div class=\"beside\">{}</div>", samples.iter().map(each).collect::<String>())
         }
         Part::Table(table) => table_html(table),
         Part::Bars(bars) => figure(&bars.title, &bars.svg()),

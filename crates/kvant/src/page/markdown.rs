@@ -1,6 +1,7 @@
 //! Pages in Markdown, for model cards: charts are tables.
 
 use super::chart::{Bars, Points};
+use super::generation::Sample;
 use super::{Page, Part, number, table};
 use crate::paths::MARK;
 use crate::text::{Align, Table, markdown_code, markdown_text};
@@ -22,6 +23,12 @@ fn part_markdown(part: &Part) -> String {
         }
         Part::List(items) => {
             items.iter().map(|item| format!("* {}", markdown_text(item))).collect::<Vec<_>>().join("\n")
+        }
+        Part::Samples(samples) => {
+            let text = |sample: &Sample| format!("{}{}", sample.same, sample.different);
+            let each =
+                |sample: &Sample| format!("{}\n\n{}", markdown_text(&sample.title), markdown_code("", &text(sample)));
+            samples.iter().map(each).collect::<Vec<_>>().join("\n\n")
         }
         Part::Table(table) => table_markdown(table),
         Part::Bars(bars) => of_bars(bars),

@@ -7,6 +7,7 @@ mod chart;
 mod compared;
 mod evaluation;
 mod experts;
+mod generation;
 mod graph;
 mod html;
 mod markdown;
@@ -19,6 +20,7 @@ pub use crate::paths::PageFormat;
 use crate::paths::{Paths, page_format, refuse_missing};
 use crate::text::{Align, Table, short_names, shown};
 use chart::{Bars, Histograms, Points, Strips};
+use generation::Sample;
 use kvant_container::Remedy;
 use kvant_container::supply::shown_name;
 use serde::Serialize;
@@ -54,6 +56,8 @@ enum Part {
     List(Vec<String>),
     /// Something to copy.
     Code(String),
+    /// Texts beside each other.
+    Samples(Vec<Sample>),
     Table(Table),
     Bars(Bars),
     Points(Points),
@@ -109,6 +113,7 @@ impl Page {
             "kvant.quantize" => ("Quantization", quantization::parts(&object)),
             "kvant.eval" if object.has("samples") || object.has("time") => ("Evaluation", graph::evaluated(&object)),
             "kvant.eval" => ("Evaluation", evaluation::parts(&object)),
+            "kvant.generate" => ("Generated text", generation::parts(&object)),
             "kvant.search" => ("Search for the best mix", searched::mixes(&object)),
             "kvant.sensitivity" => ("Sensitivity of layers", searched::layers(&object)),
             _ => return Err(not_reported(result)),
@@ -135,6 +140,19 @@ impl Page {
         let written = kvant_container::write_file(path, self.render(format).as_bytes());
         written.map_err(|cause| Error::io(format!("cannot write {}", shown(path)), &cause))
     }
+}
+
+/// Refuses a file for a page, of a command that writes nothing else, that has another format or exists.
+///
+/// # Errors
+/// *Usage* for names that end in none of .html and .md; *invalid* for files that exist.
+pub(crate) fn check_new(page: &Path) -> Result<(), Error> {
+    page_format(page)?;
+    if page.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let failure = Error::new(ErrorKind::Invalid, format!("{} exists already", shown(page)));
+    Err(failure.with_remedies(vec![Remedy::text("name another file for ‹report›, or move it away")]))
 }
 
 /// Writes the page of what a command found of a model, where one is asked for.
@@ -172,7 +190,7 @@ fn keep(result: &NamedResult) -> Option<PathBuf> {
 }
 
 fn not_reported(result: &NamedResult) -> Error {
-    let message = format!("{} is not the result of quantize, eval, search or sensitivity", result.name);
+    let message = format!("{} is not the result of quantize, eval, generate, search or sensitivity", result.name);
     Error::new(ErrorKind::Invalid, message).with_hint(Some("save what one of them prints with ‹json›".to_owned()))
 }
 

@@ -269,3 +269,22 @@ fn weights_are_drawn_for_each_layer() {
     // The greatest share is as high as the chart: 100 % of the weights after, half of them before.
     assert!(html.contains("73.33,4 146.67,4") && html.contains("73.33,37 146.67,37"), "{html}");
 }
+
+#[test]
+fn texts_are_beside_each_other_and_marked_from_the_first_difference_on() {
+    let reference = json!({"text": " of Frånce <b>", "tokens": [1, 2, 3], "finish": "eos"});
+    let differs = json!({"prompt": "The capital", "text": " of Fråud", "tokens": [1, 4], "finish": "length", "reference": reference, "first_difference": 1});
+    let same = json!({"prompt": "A & B", "text": "", "tokens": [], "finish": "stop", "reference": {"text": "", "tokens": [], "finish": "stop"}});
+    let value = json!({"schema": "kvant.generate/1", "prompts": [differs, same], "tokens_per_second": 12.5, "quantized_activations": []});
+    let page = Page::of(&[result("model", value)]).unwrap();
+    let html = page.render(PageFormat::Html);
+    assert!(html.contains("<pre> of Frå<mark>nce &lt;b&gt;</mark></pre>") && html.contains("<pre> of Frå<mark>ud</mark></pre>"), "{html}");
+    assert!(html.contains("reference: 3 tokens, to the end of the text") && html.contains("<dd>1 of 2</dd>"), "{html}");
+    assert!(html.contains("A &amp; B") && html.matches("<mark>").count() == 2, "{html}");
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(markdown.contains("model: 2 tokens") && markdown.contains(" of Fråud"), "{markdown}");
+    // Without a reference nothing differs.
+    let alone = json!({"schema": "kvant.generate/1", "prompts": [{"prompt": "a", "text": "b", "tokens": [1], "finish": "length"}]});
+    let html = Page::of(&[result("model", alone)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("<pre>b</pre>") && !html.contains("same text"), "{html}");
+}
