@@ -62,7 +62,9 @@ def scales(graph):
     found = {}
     for node in graph.node:
         if node.op_type == "QuantizeLinear":
-            found[node.input[0]] = [constants[name].item() for name in node.input[1:]]
+            # The tensor before the pair of an output has a name of its own.
+            name = node.input[0].removesuffix("_QuantizeLinear_Input")
+            found[name] = [constants[name].item() for name in node.input[1:]]
     return found
 
 
