@@ -104,6 +104,11 @@ pub const TOPICS: &[Topic] = &[
     topic("presets", "Recipes for ONNX graphs, for ‹preset›", presets),
     topic("passes", "Rewrites of ONNX graphs, for ‹enable-pass› and ‹disable-pass›", passes),
     topic("elements", "Element types of ONNX graphs, for ‹activation› and ‹weight›", elements),
+    topic(
+        "range-formats",
+        "Files with ranges of ONNX graphs' tensors, for ‹ranges› and ‹ranges-format›",
+        range_formats,
+    ),
     topic("checks", "The checks of `kvant verify`", checks),
     topic("loaders", "Loaders that `kvant verify` knows, and the versions that its rules were read from", loaders),
     topic("loader-rules", "What each loader reads and refuses, by format", loader_rules),
@@ -132,6 +137,15 @@ fn elements() -> Table {
         vec![json!(row.name), bits, json!(stored)]
     };
     Table { columns, rows: kvant_onnx::element::ELEMENTS.iter().map(row).collect() }
+}
+
+fn range_formats() -> Table {
+    let columns = vec![text("name"), text("endings"), text("weights"), text("about")];
+    let row = |format: &kvant_onnx::ranges::RangesFormat| {
+        let endings: Vec<String> = format.endings.iter().map(|ending| format!(".{ending}")).collect();
+        vec![json!(format.name), json!(endings), json!(format.has_constants), json!(format.about)]
+    };
+    Table { columns, rows: kvant_onnx::ranges::FORMATS.iter().map(row).collect() }
 }
 
 fn checks() -> Table {

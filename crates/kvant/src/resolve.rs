@@ -116,6 +116,8 @@ fn graph_setting(job: &Job) -> Option<&'static str> {
         (graph.calibration_method.is_some(), "‹calibration-method›"),
         (graph.weight_method.is_some(), "‹weight-method›"),
         (graph.percentile.is_some(), "‹percentile›"),
+        (graph.ranges.is_some(), "‹ranges›"),
+        (job.sinks.save_ranges.is_some(), "‹save-ranges›"),
         (graph.bias.is_some_and(|kind| kind != BiasKind::Float), "this ‹bias›"),
         (graph.form.is_some(), "‹op-domain›"),
         (!job.sinks.graph_formats.is_empty(), "‹graph-format›"),

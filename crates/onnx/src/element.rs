@@ -146,6 +146,11 @@ impl Element {
         matches!(self.dtype(), Some(DType::MiniFloat(_)))
     }
 
+    /// Returns whether the codes depend on the range of the values: those of integers and of 8-bit floats do.
+    pub fn has_range(self) -> bool {
+        self.is_integer() || self.is_float8()
+    }
+
     /// All codes of an integer type.
     pub fn full_range(self) -> Option<CodeRange> {
         self.int().map(CodeRange::full)

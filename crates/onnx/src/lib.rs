@@ -12,6 +12,7 @@
 //! * [`decoder`] recognises decoders of text, and runs them on tokens; `kv_cache` knows their caches of keys and values;
 //! * [`writing`] writes the quantized graph; [`quantize`] is the whole run, [`preset`] the recipes with names, [`cost`] what a
 //!   run will cost;
+//! * [`ranges`] reads and writes the ranges of tensors in files of other tools;
 //! * [`evaluation`] compares it with the float model, [`kernel`] computes the operators that no engine has;
 //! * [`tool`] has further changes of graphs that users name one by one.
 //!
@@ -42,6 +43,7 @@ pub mod placement;
 pub mod preset;
 pub mod quantization;
 pub mod quantize;
+pub mod ranges;
 pub mod recipe;
 pub mod report;
 pub mod runtime;

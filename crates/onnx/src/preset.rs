@@ -313,6 +313,7 @@ fn symmetric(activation: Element, method: ObserverRef, rules: RuleSet) -> Recipe
         percentile: DEFAULT_PERCENTILE,
         algorithms: Algorithms::default(),
         block_rounding: 2,
+        ranges: None,
         notes: Vec::new(),
     }
 }

@@ -4,8 +4,9 @@
 //! they compute on data; [`Prepared::observation`] says which tensors need ranges; [`TransformedModel::finish`] writes the quantized graph.
 
 mod notices;
+mod range_table;
 mod reporting;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Deref;
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, PRODUCER, Spill, data_type};
@@ -21,12 +22,11 @@ use crate::count::{self, Counts, constants, size};
 use crate::element::Element;
 use crate::error::QuantizeError;
 use crate::graph::{GraphError, Index, NodeNames, STANDARD_DOMAIN, check, for_each_node, is, opset};
-use crate::kv_cache;
 use crate::npu;
 use crate::pass::{self, Context, upgrade_opset};
 use crate::placement::{
-    Activation, Bias, Named, Placement, Skipped, assign_channels, check_channels, check_kernels, place,
-    refuse_idle_channels, unmatched,
+    Activation, Bias, FLOAT_IN_FILE, Named, Placement, RangeSources, Skipped, assign_channels, check_channels,
+    check_kernels, give_ranges, place, refuse_idle_channels, settle_ranges, unmatched, unmatched_ranges,
 };
 use crate::quantization::Range;
 use crate::recipe::{BiasKind, Boundary, FloatType, Layout, NodeRule, Recipe};
@@ -81,33 +81,6 @@ impl Deref for TransformedModel {
     }
 }
 
-/// The tensors that are observed for the ranges of others.
-pub(crate) struct RangeSources<'g> {
-    graph: &'g GraphProto,
-    index: Index,
-    /// Tensors of cached values, with those that hold the new ones too.
-    lengthened: HashMap<String, String>,
-}
-
-impl RangeSources<'_> {
-    /// The tensor that determines a tensor's range: a cached one is lengthened to it, and one that only Relu, Clip or the Min of a
-    /// bound read needs codes for their output.
-    pub(crate) fn observed(&self, tensor: &str) -> String {
-        let behind = |tensor: &str, clamps: &dyn Fn(&NodeProto) -> bool| {
-            let reader = self.index.only_consumer(tensor).map(|i| &self.graph.node[i]);
-            reader.filter(|node| clamps(node)).and_then(|node| node.output.first()).cloned()
-        };
-        if let Some(whole) = self.lengthened.get(tensor) {
-            return whole.clone();
-        }
-        let clamped = behind(tensor, &|node| is(node, "Relu") || is(node, "Clip"));
-        let tensor = clamped.unwrap_or_else(|| tensor.to_owned());
-        // Equalization leaves a bound for each channel behind a Relu.
-        let constant = |name: &String| self.index.constant(self.graph, name).is_some();
-        behind(&tensor, &|node| is(node, "Min") && node.input.iter().any(constant)).unwrap_or(tensor)
-    }
-}
-
 /// Checks and simplifies a model and places its quantizers.
 ///
 /// Errors: an invalid graph, a recipe that matches nothing in the graph or whose types have no operators.
@@ -142,7 +115,11 @@ pub fn prepare(
     if let Some(graph) = model.graph.as_mut() {
         nodes.tell_apart(graph);
     }
-    let unmatched = unmatched(&recipe, &source, &Named::of(&model.graph))?;
+    let simplified = Named::of(&model.graph);
+    let mut unmatched = unmatched(&recipe, &source, &simplified)?;
+    if let Some(file) = &recipe.ranges {
+        unmatched.extend(unmatched_ranges(file, &source, &simplified)?);
+    }
     let (types, placement) = place_all(&model, &recipe)?;
     refuse_idle_channels(&recipe, &placement)?;
     Ok(Prepared {
@@ -220,7 +197,12 @@ fn place_all(model: &ModelProto, recipe: &Recipe) -> Result<(Types, Placement), 
     };
     let mut placement = model.graph.as_ref().map(placed).transpose()?.unwrap_or_default();
     leave_out_empty(&mut placement, &model.graph, &types);
+    if let Some(file) = &recipe.ranges {
+        give_ranges(&mut placement, &model.graph, file);
+        keep_clamps(&mut placement, &model.graph);
+    }
     assign_channels(&mut placement, &model.graph, &types);
+    settle_ranges(&mut placement)?;
     check_channels(recipe, &placement)?;
     let idle = match recipe.layout {
         Layout::Float(_) => placement.nodes == 0,
@@ -420,9 +402,7 @@ impl Prepared {
 
     /// Where the ranges of its tensors come from.
     pub(crate) fn range_sources(&self) -> RangeSources<'_> {
-        let index = Index::new(self.graph());
-        let lengthened = kv_cache::lengthened(self.graph(), &index);
-        RangeSources { graph: self.graph(), index, lengthened }
+        RangeSources::of(self.graph())
     }
 
     /// The methods that found ranges, for tensors with automatic methods and observed ranges.
@@ -545,6 +525,12 @@ impl Prepared {
         self.ranged().next().is_some() || self.recipe.algorithms.need_data()
     }
 
+    /// The activations without a range in the recipe's file of ranges; none where the recipe has no such file.
+    pub fn missing_ranges(&self) -> Vec<&str> {
+        let missing = self.ranged().map(|(name, _)| name.as_str());
+        missing.filter(|_| self.recipe.ranges.is_some()).collect()
+    }
+
     /// Returns whether data change the result, where they are there.
     pub fn has_use_for_data(&self) -> bool {
         !self.observation().tensors().is_empty() || self.recipe.algorithms.need_data()
@@ -552,8 +538,9 @@ impl Prepared {
 
     /// Activations whose ranges are observed.
     fn ranged(&self) -> impl Iterator<Item = (&String, &Activation)> {
-        let needed = self.placement.activations.iter().filter(|(_, a)| a.provider.is_none() && a.range.is_none());
-        needed.filter(|(_, a)| a.scheme.element.is_integer() || a.scheme.element.is_float8())
+        let is_given = |a: &Activation| a.range.is_some() || !a.given.is_empty();
+        let needed = self.placement.activations.iter().filter(move |(_, a)| a.provider.is_none() && !is_given(a));
+        needed.filter(|(_, a)| a.scheme.element.has_range())
     }
 }
 
@@ -597,6 +584,8 @@ impl TransformedModel {
         let check_cancelled = || spill.map_or(Ok(()), Spill::check);
         check_cancelled()?;
         let mask_like = prepared.ranged_by(&observed.mask_like);
+        // Those of tensors that will stay in float too.
+        let all = prepared.ranges(&observed.ranges);
         let without_values = prepared.ranged_by(&observed.without_values);
         prepared.placement.remove(&mask_like);
         prepared.placement.remove(&without_values);
@@ -631,6 +620,10 @@ impl TransformedModel {
         let tuned = tune(&mut tunable, &mut solution, data)?;
         let wide_biases = prepared.widen_biases(&solution)?;
         check_cancelled()?;
+        let of_file = prepared.placement.skipped.iter().filter(|skipped| skipped.reason == FLOAT_IN_FILE);
+        let of_data = mask_like.iter().chain(&without_values).chain(&unfit);
+        let floats = of_file.map(|skipped| &skipped.node).chain(of_data);
+        let floats = floats.map(|name| (name.clone(), all.whole.get(name).copied())).collect();
         let mut report = Report::new(&prepared, &solution, &ranges, observed.samples);
         report
             .left_in_float
@@ -652,7 +645,7 @@ impl TransformedModel {
         if prepared.recipe.npu {
             npu::simulate_hardware(&mut prepared.model, &prepared.types, &prepared.placement);
         }
-        Ok(Solved { prepared, solution, report })
+        Ok(Solved { prepared, solution, report, ranges, floats })
     }
 }
 
@@ -662,6 +655,10 @@ pub struct Solved {
     prepared: Prepared,
     solution: Solution,
     report: Report,
+    /// Of the activations that have codes.
+    ranges: Ranges,
+    /// Activations that stay in float because of their values, or of a file, with their ranges where these are known.
+    floats: BTreeMap<String, Option<Range>>,
 }
 
 impl Solved {
@@ -670,7 +667,7 @@ impl Solved {
     /// # Errors
     /// What the layout does not express; the system's.
     pub fn write(&self, layout: Layout, spill: Option<&Spill>) -> Result<(ModelProto, Report), QuantizeError> {
-        let Self { prepared: Prepared { recipe, placement, .. }, solution, report } = self;
+        let Self { prepared: Prepared { recipe, placement, .. }, solution, report, .. } = self;
         let (mut model, mut report) = (self.prepared.model.clone(), report.clone());
         match layout {
             Layout::MatMulNBits { bits, block, accuracy } => {

@@ -1,5 +1,7 @@
 //! The recipe of a run: types, scales, methods, nodes, and the form of the result. Does not access a graph.
 
+use std::sync::Arc;
+
 use kvant_quant::glob::Glob;
 
 use crate::UnknownWord;
@@ -7,6 +9,7 @@ use crate::algorithm_settings::Algorithms;
 use crate::element::Element;
 use crate::pass;
 use crate::quantization::ScaleKind;
+use crate::ranges::RangesFile;
 use kvant_quant::observer::ObserverRef;
 
 /// The quantization of a kind of tensor.
@@ -286,6 +289,8 @@ pub struct Recipe {
     pub algorithms: Algorithms,
     /// How blocks of [`crate::element::Block::Bfp16`] round halves: 0 away from zero, 1 up, 2 to even.
     pub block_rounding: u8,
+    /// Ranges in a file, for the tensors that it names.
+    pub ranges: Option<Arc<RangesFile>>,
     /// Notes for the user about how a file was read.
     pub notes: Vec<String>,
 }

@@ -99,12 +99,23 @@ pub fn solve(
     for (name, activation) in placement.activations.iter().filter(|(_, a)| a.provider.is_none()) {
         let s = activation.scheme;
         let made = |range: Range| affine(range, s.element, s.symmetric, s.scale);
+        match (&activation.given[..], activation.channels) {
+            ([given], None) => {
+                solution.activations.insert(name.clone(), *given);
+                continue;
+            }
+            (given, Some(_)) if !given.is_empty() => {
+                solution.channels.insert(name.clone(), given.to_vec());
+                continue;
+            }
+            _ => {}
+        }
         if let Some(channels) = ranges.channels.get(name).filter(|_| activation.channels.is_some()) {
             solution.channels.insert(name.clone(), channels.iter().copied().map(made).collect());
             continue;
         }
         let observed = activation.range.or_else(|| ranges.whole.get(name).copied());
-        let needed = s.element.is_integer() || s.element.is_float8();
+        let needed = s.element.has_range();
         if needed && (observed.is_none() || activation.channels.is_some()) {
             return Err(QuantizeError::NoRange { tensor: name.clone() });
         }
@@ -151,6 +162,9 @@ fn solve_weight(
 ) -> Result<Vec<Affine>, QuantizeError> {
     let values = values(tensor)?;
     refuse_nan(name, &values)?;
+    if !weight.given.is_empty() {
+        return Ok(weight.given.clone());
+    }
     if let Some(range) = weight.range {
         let s = weight.scheme;
         return Ok(vec![affine(range, s.element, s.symmetric, s.scale)]);

@@ -5,6 +5,7 @@ use clap::{Args, ValueHint};
 use kvant_container::onnx::ExternalData;
 use kvant_onnx::calibration::ObserverRef;
 use kvant_onnx::element::Element;
+use kvant_onnx::ranges::{FORMATS, RangesFormat};
 use kvant_onnx::recipe::{BiasKind, Boundary, Form, Subgraph};
 use kvant_onnx::runtime::RuntimeChoice;
 use kvant_onnx::settings::PairLayout;
@@ -45,6 +46,20 @@ pub struct OnnxArgs {
     /// Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999 for some presets]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub percentile: Option<f64>,
+    /// Ranges of activations in a file, in place of calibration data: AIMET's encodings, ONNX Runtime's calibration table, TensorRT's cache
+    ///
+    /// `kvant list range-formats` lists the formats, which are recognized by their contents. Scales are those of the file where its codes are
+    /// those of the recipe, also of weights. Activations that the file does not name are calibrated on --data, or refused without.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ranges: Option<PathBuf>,
+    /// Write the ranges of activations to a file for other tools
+    ///
+    /// Its name says the format: .encodings is AIMET's, .json and .flatbuffers ONNX Runtime's, .cache TensorRT's.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub save_ranges: Option<PathBuf>,
+    /// Format of the file of --save-ranges (`kvant list range-formats`) [default: that of its name]
+    #[arg(long, value_name = "FORMAT", requires = "save_ranges", hide_possible_values = true, value_parser = one_of(FORMATS.iter().map(|format| (format.name, format))))]
+    pub ranges_format: Option<&'static RangesFormat>,
     /// How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a weight) or float; for checkpoints a scheme, e.g. int8:tensor
     #[arg(long, value_name = "KIND", value_parser = bias)]
     pub bias: Option<String>,

@@ -101,6 +101,9 @@ const OF_OTHERS: &[&str] = &[
     "imatrix",
     "statistics",
     "save_imatrix",
+    "ranges",
+    "save_ranges",
+    "ranges_format",
     "external_data",
     "min_sqnr",
 ];

@@ -16,6 +16,8 @@ const OF_THE_RUN: &[&str] = &[
     "threads",
     "max_memory",
     "save_imatrix",
+    "save_ranges",
+    "ranges_format",
     "report",
     "worker",
     "max_kl",

@@ -4,7 +4,7 @@ use crate::kvant::Place;
 use serde_json::Value;
 use std::process::Stdio;
 
-const TOPICS: [&str; 13] = [
+const TOPICS: [&str; 14] = [
     "schemes",
     "dtypes",
     "formats",
@@ -15,6 +15,7 @@ const TOPICS: [&str; 13] = [
     "presets",
     "passes",
     "elements",
+    "range-formats",
     "checks",
     "loaders",
     "loader-rules",

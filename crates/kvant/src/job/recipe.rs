@@ -92,6 +92,8 @@ pub struct GraphRecipe {
     pub weight_method: Option<ObserverRef>,
     /// The percentage of values inside the range, for percentile calibration.
     pub percentile: Option<f64>,
+    /// Ranges of tensors in a file of another tool, in place of calibration (`kvant_onnx::ranges`).
+    pub ranges: Option<PathBuf>,
     /// The quantization of biases.
     pub bias: Option<BiasKind>,
     /// The domain of the quantization operators.

@@ -5,6 +5,7 @@ use kvant_checkpoint::byte_size::ByteSize;
 use kvant_checkpoint::engine::Options;
 use kvant_container::onnx::ExternalData;
 use kvant_formats::format::OutputFormat;
+use kvant_onnx::ranges::RangesFormat;
 use kvant_onnx::settings::PairLayout;
 use std::path::PathBuf;
 
@@ -24,6 +25,10 @@ pub struct Sinks {
     /// The formats of a graph: Q/DQ pairs, or integer operators. None is the recipe's; with several the output is a directory with a
     /// graph for each, named after its format.
     pub graph_formats: Vec<PairLayout>,
+    /// The path for the ranges of a graph's tensors, for other tools.
+    pub save_ranges: Option<PathBuf>,
+    /// The format of that file; none is the one that its name means.
+    pub ranges_format: Option<&'static RangesFormat>,
     /// The path for a report on every tensor of a graph.
     pub report: Option<PathBuf>,
     /// The path for a report for people, in HTML (.html) or Markdown (.md).

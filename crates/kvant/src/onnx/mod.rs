@@ -10,6 +10,7 @@ mod outputs;
 pub mod plan;
 pub(crate) mod quality_level;
 pub mod quantize;
+pub mod ranges;
 pub mod recipe;
 pub mod sensitivity;
 mod sequences;

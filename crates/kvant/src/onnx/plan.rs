@@ -2,6 +2,7 @@
 
 use super::outputs::{GraphOutputs, layout, refuse_repeated};
 use super::quantize::{check_room, refuse_unrunnable, refuse_unusable_limits};
+use super::ranges::{SavedRanges, UsedRanges};
 use super::{data, read, recipe};
 use crate::delivery::check_runs;
 use crate::error::Error;
@@ -28,10 +29,12 @@ pub fn plan(job: &Job) -> Result<GraphPlan, Error> {
     let Resolved { recipe, passes } = recipe::recipe(job)?;
     refuse_repeated(&job.sinks.graph_formats)?;
     refuse_unusable_limits(job)?;
+    let saved = SavedRanges::of(job)?;
     let source = read(&job.source.model)?;
     let prepared = prepare(source.clone(), recipe, &passes, None)?;
     job.sinks.graph_formats.iter().try_for_each(|format| prepared.check_layout(layout(*format)))?;
     refuse_unrunnable(job, &prepared)?;
+    saved.map_or(Ok(()), |saved| saved.check(&prepared))?;
     let found = match prepared.needs_data() {
         true => data::check(job, &prepared.model.graph)?,
         false => 0,
@@ -72,7 +75,9 @@ impl GraphPlan {
         let placement = &self.prepared.placement;
         let activations = placement.activations.iter().map(|(name, a)| {
             let channels = a.channels.map_or_else(String::new, |c| format!(", per channel of axis {}", c.axis));
-            let own = || format!("{}{channels}", a.scheme.method);
+            let is_given = a.range.is_some() || !a.given.is_empty();
+            let method = if is_given { "given".to_owned() } else { a.scheme.method.to_string() };
+            let own = || format!("{method}{channels}");
             let scale = a.provider.as_ref().map_or_else(own, |p| format!("that of {p}"));
             ["activation".to_owned(), name.clone(), a.scheme.element.to_string(), scale]
         });
@@ -82,12 +87,18 @@ impl GraphPlan {
         };
         let weights = placement.weights.iter().map(|(name, w)| {
             let scale = w.axis.map_or_else(|| whole.clone(), |axis| format!("per channel of axis {axis}"));
+            let scale = if w.given.is_empty() { scale } else { format!("given, {scale}") };
             ["weight".to_owned(), name.clone(), w.scheme.element.to_string(), scale]
         });
         let biases = placement.biases.iter().map(|(name, b)| {
             ["bias".to_owned(), name.clone(), b.element.to_string(), format!("{} times {}", b.input, b.weight)]
         });
         activations.chain(weights).chain(biases).collect()
+    }
+
+    /// The file of ranges that takes the place of data.
+    pub fn ranges(&self) -> Option<UsedRanges> {
+        UsedRanges::of(&self.prepared)
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -100,7 +111,7 @@ impl GraphPlan {
         let skipped = prepared.placement.skipped.iter().map(|s| json!({"node": s.node, "reason": s.reason}));
         let passes =
             prepared.passes.iter().filter(|(_, n)| *n > 0).map(|(name, n)| json!({"pass": name, "rewrites": n}));
-        json!({
+        let mut object = json!({
             "model": self.model.display().to_string(),
             "format": "onnx",
             "nodes": counts.nodes,
@@ -113,6 +124,10 @@ impl GraphPlan {
             "notices": prepared.notices(),
             "tensors": tensors.collect::<Vec<_>>(),
             "left_in_float": skipped.collect::<Vec<_>>(),
-        })
+        });
+        if let Some(ranges) = self.ranges() {
+            object["ranges"] = json!(ranges);
+        }
+        object
     }
 }

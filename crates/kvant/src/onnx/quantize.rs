@@ -6,6 +6,7 @@ use super::fingerprint::fingerprint;
 use super::measure::{Channels, Measured, Subject, measure, note_channels};
 use super::opening::{self, Opening};
 use super::outputs::{GraphOutput, GraphOutputs};
+use super::ranges::{SavedRanges, UsedRanges};
 use super::staged::{Staged, made_or_left};
 use super::verify::accept;
 use super::{read, recipe};
@@ -50,6 +51,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<GraphReport>, Error
     let claim = claim(&outputs.named, &sinks.settings, commit)?;
     let resolved = recipe::recipe(job)?;
     refuse_unusable_limits(job)?;
+    SavedRanges::of(job)?;
     // What is kept counts as that of the files as they were before they were read.
     let plan = match accuracy::is_asked(job) {
         true => fingerprint(job, &resolved) + &accuracy::fingerprint(job),
@@ -111,6 +113,8 @@ impl Run<'_, '_> {
             prepared.check_layout(output.layout(&prepared.recipe))?;
         }
         refuse_unrunnable(job, &prepared)?;
+        let saved = SavedRanges::of(job)?;
+        saved.as_ref().map_or(Ok(()), |saved| saved.check(&prepared))?;
         reporter.notes(prepared.notices());
         let mut samples = samples(job, &prepared, reporter)?;
         check_room(job, self.source, outputs, &prepared, samples.as_ref().map_or(0, Samples::len))?;
@@ -125,6 +129,7 @@ impl Run<'_, '_> {
         let mut seen = self.data(samples.as_mut(), &mut quiet);
         let prepared = pool.install(|| prepared.transformed(seen.as_mut(), Some(&spill)))?;
         let (float, recipe) = (prepared.model.clone(), prepared.recipe.clone());
+        let ranges = UsedRanges::of(&prepared);
         let (observed, engine) = match kept {
             Some((observed, engine)) => (observed, Some(engine)),
             None => self.observe(&prepared, seen.as_mut())?,
@@ -145,6 +150,10 @@ impl Run<'_, '_> {
         let mut staged = Staged::begin(claim, outputs.all.iter().map(|output| output.path.as_path()))?;
         let graphs = outputs.all.iter().map(|output| self.graph(&solved, output, &common, &mut staged));
         let graphs = graphs.collect::<Result<Vec<_>, Error>>()?;
+        if let Some(saved) = &saved {
+            refuse_existing(&saved.path, sinks.commit.overwrite)?;
+            staged.add_ranges(&saved.format.write(&solved.range_table())?, &saved.path)?;
+        }
         let rejection = graphs.iter().find_map(|graph| self.rejection(graph));
         let made = GraphReport {
             written: rejection.is_none(),
@@ -154,6 +163,8 @@ impl Run<'_, '_> {
             seconds: self.begun.elapsed().as_secs_f64(),
             rejection,
             accuracy: None,
+            ranges,
+            saved,
         };
         reporter.refuse_lost()?;
         if made.rejection.is_none() {
@@ -402,10 +413,14 @@ pub fn check_output(output: &Path, overwrite: bool) -> Result<(), Error> {
 
 /// Opens the data; `None` where nothing depends on them.
 fn samples(job: &Job, prepared: &Prepared, reporter: &Reporter<'_>) -> Result<Option<Samples>, Error> {
+    if job.data.files.is_empty() {
+        prepared.refuse_missing_ranges()?;
+    }
     let is_used = prepared.has_use_for_data() && !job.data.files.is_empty();
     if !prepared.needs_data() && !is_used {
         if !job.data.files.is_empty() {
-            reporter.note("this recipe does not need calibration data: the result is measured on them");
+            let needs = if job.recipe.graph.ranges.is_some() { "with these ranges, it" } else { "this recipe" };
+            reporter.note(&format!("{needs} does not need calibration data: the result is measured on them"));
         }
         return Ok(None);
     }
@@ -429,6 +444,10 @@ pub struct GraphReport {
     pub rejection: Option<Error>,
     /// The recipes that were tried, where accuracy decides which is taken.
     pub accuracy: Option<AccuracyReport>,
+    /// The file of ranges that took the place of data.
+    pub ranges: Option<UsedRanges>,
+    /// The file that the ranges are written to.
+    pub saved: Option<SavedRanges>,
 }
 
 /// One of the graphs that a run made.
@@ -510,6 +529,13 @@ impl GraphReport {
         });
         if let Some(accuracy) = &self.accuracy {
             object["accuracy"] = json!(accuracy);
+        }
+        if let Some(ranges) = &self.ranges {
+            object["ranges"] = json!(ranges);
+        }
+        if let Some(saved) = self.saved.as_ref().filter(|_| self.written) {
+            object["saved_ranges"] =
+                json!({"path": full_path(&saved.path).to_string_lossy(), "format": saved.format.name});
         }
         object
     }

@@ -1,6 +1,7 @@
 //! From a job to the recipe of an ONNX graph.
 
 use super::data::{GraphData, source};
+use super::ranges::given;
 use super::refuse_idle_library;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Job, Limits, Precision};
@@ -31,7 +32,7 @@ pub fn recipe(job: &Job) -> Result<Resolved, Error> {
 pub fn settings(job: &Job) -> Result<Settings, Error> {
     refuse_foreign(job)?;
     refuse_idle_library(&job.limits.engine)?;
-    let said = options(job);
+    let said = Settings { ranges: given(job)?, ..options(job) };
     match &job.recipe.file {
         Some(file) => Ok(said.over(Settings::try_from(kvant_checkpoint::recipe::read_file(file)?)?)),
         None => Ok(said),
@@ -126,6 +127,7 @@ fn options(job: &Job) -> Settings {
         enable_pass: graph.enable_pass.clone(),
         disable_pass: graph.disable_pass.clone(),
         overrides: overrides.map(|o| OverrideEntry::of_tensors(&o.layers, &o.scheme)).collect(),
+        ranges: None,
         notes: Vec::new(),
     }
 }

@@ -16,11 +16,15 @@ use std::path::{Path, PathBuf};
 /// The report until it has its name.
 const REPORT: &str = "report.json";
 
+/// The file of ranges until it has its name.
+const RANGES: &str = "ranges";
+
 /// Graphs and their external data under the names that they will have, in `NAME.partial/`.
 pub struct Staged {
     directory: PathBuf,
     graphs: Vec<StagedGraph>,
     report: Option<Placing>,
+    ranges: Option<Placing>,
 }
 
 /// A graph that is complete.
@@ -37,9 +41,9 @@ impl Staged {
     pub fn begin<'p>(claim: &Claim, outputs: impl IntoIterator<Item = &'p Path>) -> Result<Staged, Error> {
         let files = outputs.into_iter().flat_map(|output| [output.to_owned(), external_data_path(output)]);
         let name = |path: PathBuf| recorded_name(Path::new(path.file_name().unwrap_or_default()));
-        let names: BTreeSet<String> = files.chain([REPORT.into()]).map(name).collect();
+        let names: BTreeSet<String> = files.chain([REPORT.into(), RANGES.into()]).map(name).collect();
         let directory = claim.staging(names)?.to_owned();
-        Ok(Staged { directory, graphs: Vec::new(), report: None })
+        Ok(Staged { directory, graphs: Vec::new(), report: None, ranges: None })
     }
 
     /// Writes a graph, which will be called `output`. Where it is for now.
@@ -70,20 +74,34 @@ impl Staged {
     /// # Errors
     /// System errors.
     pub fn add_report(&mut self, text: &str, place: &Path) -> Result<(), Error> {
-        let failed = |cause: io::Error| Error::io(format!("cannot write {}", shown(place)), &cause);
-        let made = self.directory.join(REPORT);
-        write_file(&made, text.as_bytes()).map_err(failed)?;
-        // A link stays one.
-        self.report = Some(Placing::of(made, &behind_links(place).map_err(failed)?));
+        self.report = Some(self.added(REPORT, text.as_bytes(), place)?);
         Ok(())
     }
 
-    /// Gives the graphs, their external data and the report their names, all together.
+    /// Adds a file of ranges, which gets its name with the graphs.
+    ///
+    /// # Errors
+    /// System errors.
+    pub fn add_ranges(&mut self, bytes: &[u8], place: &Path) -> Result<(), Error> {
+        self.ranges = Some(self.added(RANGES, bytes, place)?);
+        Ok(())
+    }
+
+    fn added(&self, name: &str, bytes: &[u8], place: &Path) -> Result<Placing, Error> {
+        let failed = |cause: io::Error| Error::io(format!("cannot write {}", shown(place)), &cause);
+        let made = self.directory.join(name);
+        write_file(&made, bytes).map_err(failed)?;
+        // A link stays one.
+        Ok(Placing::of(made, &behind_links(place).map_err(failed)?))
+    }
+
+    /// Gives the graphs, their external data, the ranges and the report their names, all together.
     ///
     /// # Errors
     /// The system's. What was there before is there again then.
     pub fn place(self, claim: Claim, sync: bool) -> Result<(), Error> {
         let mut files: Vec<Placing> = self.graphs.iter().flat_map(StagedGraph::files).collect();
+        files.extend(self.ranges);
         files.extend(self.report);
         if sync {
             self.graphs.iter().try_for_each(|graph| sync_written(&graph.path))?;

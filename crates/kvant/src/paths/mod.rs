@@ -10,11 +10,11 @@ pub use page_file::PageFormat;
 #[cfg(test)]
 pub(crate) use page_file::is_page;
 pub(crate) use page_file::{MARK, not_a_page, page_format};
-pub(crate) use rule::protect;
 pub use rule::{
     FileKind, MODEL, Paths, check_job, data_file, follow, named, refuse_existing, refuse_missing, refuse_other_file,
     refuse_stray_data,
 };
+pub(crate) use rule::{MAX_RANGES_LEN, protect};
 
 use crate::error::{Error, ErrorKind};
 use crate::text::shown;

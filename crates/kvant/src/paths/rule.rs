@@ -17,9 +17,10 @@ use kvant_container::positioned::file_id;
 use kvant_container::unfinished::{OutputError, checkpoint_beside, is_report};
 use kvant_container::{CheckpointError, behind_links, directory_of, io_hint, model_directory};
 use kvant_onnx::data::SampleSource;
+use kvant_onnx::ranges::RangesFormat;
 use kvant_quant::recipe::RecipeFile;
 use std::fs::{self, OpenOptions};
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
@@ -36,6 +37,7 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     paths.writes_model(job.sinks.output.as_deref());
     paths.writes_file("‹report›", job.sinks.report.as_deref(), FileKind::Report);
     paths.writes_page("‹report›", job.sinks.page.as_deref())?;
+    paths.writes_file("‹save-ranges›", job.sinks.save_ranges.as_deref(), FileKind::Ranges);
     paths.writes_file("‹save-imatrix›", job.sinks.save_imatrix.as_deref(), FileKind::Importance);
     let evaluated_file = evaluated.and_then(|path| data_file(job.source.kind(), path));
     refuse_missing(named(job).chain(evaluated_file.map(|path| ("‹eval›", path))))?;
@@ -44,6 +46,7 @@ pub fn check_job(job: &Job, writes: bool) -> Result<(), Error> {
     let statistics = statistics.map(|given| &given.path);
     let files = [
         ("‹imatrix›", job.recipe.imatrix.as_ref()),
+        ("‹ranges›", job.recipe.graph.ranges.as_ref()),
         ("‹recipe›", job.recipe.file.as_ref()),
         ("‹statistics›", statistics),
     ];
@@ -108,10 +111,11 @@ pub fn named(job: &Job) -> impl Iterator<Item = (&'static str, &Path)> {
     let adapters = job.source.adapters.iter().map(|path| ("‹lora›", path.as_path()));
     let importance = job.recipe.imatrix.iter().map(|path| ("‹imatrix›", path.as_path()));
     let statistics = job.recipe.statistics.iter().map(|given| ("‹statistics›", given.path.as_path()));
+    let ranges = job.recipe.graph.ranges.iter().map(|path| ("‹ranges›", path.as_path()));
     // The system looks for a bare name in its own folders.
     let library = job.limits.engine.library.iter().filter(|path| path.components().count() > 1);
     let library = library.map(|path| ("‹runtime-library›", path.as_path()));
-    model.chain(data).chain(recipes).chain(adapters).chain(importance).chain(statistics).chain(library)
+    model.chain(data).chain(recipes).chain(adapters).chain(importance).chain(statistics).chain(ranges).chain(library)
 }
 
 fn is_graph(path: &Path) -> bool {
@@ -237,6 +241,8 @@ pub enum FileKind {
     Page,
     /// GGUF with the importance of inputs.
     Importance,
+    /// Ranges of tensors, in a format of another tool.
+    Ranges,
     /// A recipe in TOML.
     Recipe,
     /// JSON with what a search has measured, to which later ones add.
@@ -256,6 +262,7 @@ impl FileKind {
             FileKind::Page => (is_page(path), "it is not a report of Kvant"),
             FileKind::Importance => (imatrix::is_imatrix(path), "it is not an importance matrix"),
             FileKind::Sensitivities => (holds_sensitivities(path), "it does not hold sensitivities"),
+            FileKind::Ranges => (is_ranges_file(path), "it is no file of ranges"),
             FileKind::Recipe => (is_recipe(path), "it is not a recipe"),
         };
         (!is_of_kind).then_some(mismatch)
@@ -271,6 +278,16 @@ fn holds_sensitivities(path: &Path) -> bool {
     }
     let file = fs::File::open(path).map(BufReader::new);
     file.is_ok_and(|file| serde_json::from_reader::<_, Kept>(file).is_ok())
+}
+
+/// More bytes than the largest file of ranges has.
+pub(crate) const MAX_RANGES_LEN: u64 = 1 << 28;
+
+/// Returns whether a file is one of ranges in any of the formats.
+fn is_ranges_file(path: &Path) -> bool {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(MAX_RANGES_LEN).read_to_end(&mut bytes));
+    read.is_ok() && RangesFormat::recognises(&bytes)
 }
 
 /// Returns whether a file is a recipe in TOML, as Kvant writes it, with at least one key.
@@ -320,6 +337,7 @@ impl Paths {
         job.data.files.iter().for_each(|path| self.reads("the calibration data", Some(path)));
         self.reads("the recipe", job.recipe.file.as_deref());
         self.reads("the importance of inputs,", job.recipe.imatrix.as_deref());
+        self.reads("the ranges of tensors,", job.recipe.graph.ranges.as_deref());
         self.reads("the statistics of inputs,", job.recipe.statistics.as_ref().map(|given| given.path.as_path()));
     }
 

@@ -18,8 +18,9 @@ pub fn sections(plan: &GraphPlan) -> Vec<Section> {
     let left = left_in_float(&prepared.placement.skipped);
     let about = if prepared.is_estimate() { "about " } else { "" };
     let needs = if plan.lacks_data { "\nneeds: samples of data, add ‹data› FILE" } else { "" };
+    let ranges = plan.ranges().map_or_else(String::new, |ranges| format!("\n{ranges}"));
     let text = format!(
-        "{about}{}, {} to observe on data\nrewrites: {passes}{left}\n{}{needs}",
+        "{about}{}, {} to observe on data{ranges}\nrewrites: {passes}{left}\n{}{needs}",
         Counts::of(prepared),
         prepared.observation().tensors().len(),
         totals(&plan.cost, plan.samples, prepared.is_estimate())

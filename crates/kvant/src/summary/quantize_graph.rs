@@ -128,8 +128,9 @@ fn note_graph(made: &GraphReport, graph: &QuantizedGraph, remarks: &mut Remarks)
     }
     let samples = counts::number(report.samples, "sample");
     let engine = made.engine.as_ref().map_or_else(String::new, |engine| format!(", {samples} on {engine}"));
+    let ranges = made.ranges.as_ref().map_or_else(String::new, |ranges| format!(", {ranges}"));
     remarks.summary(format!(
-        "{}; constants: {} to {}, with the graph {} to {}{engine}; {:.1} s",
+        "{}; constants: {} to {}, with the graph {} to {}{engine}{ranges}; {:.1} s",
         report.counts,
         size::bytes(report.constants.source_bytes),
         size::bytes(report.constants.output_bytes),

@@ -43,6 +43,34 @@ pub enum QuantizeError {
         /// The tensor.
         tensor: String,
     },
+    /// A file of ranges does not have all that are needed, and there are no data to find them on.
+    #[error("{file} has no range of {}", listed(tensors))]
+    MissingRanges {
+        /// The file.
+        file: String,
+        /// The tensors.
+        tensors: Vec<String>,
+    },
+    /// A file of ranges has those of tensors that the graph does not have.
+    #[error("{file} has no tensor of the model: it has {}", listed(found))]
+    IdleRanges {
+        /// The file.
+        file: String,
+        /// Its tensors.
+        found: Vec<String>,
+        /// Tensors of the model that are like them, or some.
+        model: Vec<String>,
+    },
+    /// A file has ranges for another number of channels.
+    #[error("‹ranges› has {found} ranges of `{}`, which has {wanted} channels", tensor.escape_debug())]
+    RangesOfChannels {
+        /// The tensor.
+        tensor: String,
+        /// Ranges in the file.
+        found: usize,
+        /// Channels of the tensor.
+        wanted: usize,
+    },
     /// An element type cannot be written in the requested form.
     #[error("{element} activations have no {form} operator")]
     NoOperator {
@@ -166,6 +194,14 @@ pub enum QuantizeError {
     Container(#[from] kvant_container::Error),
 }
 
+/// Names for a message: the first few, quoted.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{}`", name.escape_debug())).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+}
+
 impl Diagnostic for QuantizeError {
     fn kind(&self) -> ErrorKind {
         match self {
@@ -185,6 +221,9 @@ impl Diagnostic for QuantizeError {
             Self::NotFinite { .. }
             | Self::BeyondFloat16 { .. }
             | Self::NoRange { .. }
+            | Self::MissingRanges { .. }
+            | Self::IdleRanges { .. }
+            | Self::RangesOfChannels { .. }
             | Self::NothingToDo { .. }
             | Self::NothingToConvert { .. }
             | Self::IdleOverride { .. } => ErrorKind::Invalid,
@@ -204,6 +243,16 @@ impl Diagnostic for QuantizeError {
                 Remedy::setting("data", "give calibration data that reach every branch with ‹data›"),
                 Remedy::setting("exclude", "exclude the node with ‹exclude›"),
             ],
+            Self::MissingRanges { tensors, .. } => {
+                let keep = || format!("keep it in float with ‹override› '{}=keep'", tensors[0]);
+                let first = (!tensors.is_empty()).then(|| Remedy::setting("override", keep()));
+                let data = Remedy::setting("data", "find the others on data with ‹data›");
+                std::iter::once(data).chain(first).collect()
+            }
+            Self::IdleRanges { model, .. } => {
+                let names = format!("give ranges by the names that the model has: {}", listed(model));
+                vec![Remedy::text(names), Remedy::command("inspect ‹all› MODEL", "shows all")]
+            }
             Self::NoOperator { .. } => {
                 let text = "choose ‹op-domain› quark, whose operators need Quark's library to run";
                 vec![Remedy::setting_to("op-domain", "quark", text)]
@@ -244,7 +293,12 @@ impl Diagnostic for QuantizeError {
             }
             Self::BeyondFloat16 { .. } => "use a bfloat16 preset (BF16), or leave its node in float with ‹exclude›",
             Self::NothingToDo { exclusions, .. } if !exclusions.is_empty() => return Remedy::hint(&self.remedies()),
-            Self::NotFinite { .. } | Self::IdleChannels => return Remedy::hint(&self.remedies()),
+            Self::NotFinite { .. } | Self::IdleChannels | Self::MissingRanges { .. } | Self::IdleRanges { .. } => {
+                return Remedy::hint(&self.remedies());
+            }
+            Self::RangesOfChannels { .. } => {
+                "leave ‹per-channel-activations› out: the tensor then has the range of all channels"
+            }
             Self::NothingToConvert { .. } => {
                 "the model has this type already, or no floats; `kvant inspect` shows its types"
             }

@@ -267,7 +267,7 @@ impl<'a> Placer<'a> {
         }
         let scheme = apply(scheme, overridden);
         let range = overridden.and_then(|o| o.range);
-        let made = Activation { scheme, provider: None, channels: None, range, block_axis: 1 };
+        let made = Activation { scheme, provider: None, channels: None, range, given: Vec::new(), block_axis: 1 };
         self.made.activations.entry(name.to_owned()).or_insert(made);
     }
 
@@ -319,7 +319,7 @@ impl<'a> Placer<'a> {
         let rank = self.index.constant(self.graph, name).map_or(0, |t| t.dims.len());
         let scheme = apply(scheme, overridden);
         let axis = axis.filter(|_| scheme.per_channel);
-        let made = Weight { scheme, axis, range, block_axis: i64::from(rank > 1) };
+        let made = Weight { scheme, axis, range, given: Vec::new(), block_axis: i64::from(rank > 1) };
         self.made.weights.entry(name.to_owned()).or_insert(made);
     }
 

@@ -6,7 +6,7 @@ use kvant_container::onnx::NodeProto;
 
 use crate::element::Element;
 use crate::graph::called;
-use crate::quantization::Range;
+use crate::quantization::{Affine, Range};
 use crate::recipe::TensorScheme;
 
 /// The entries of an axis that each have a scale.
@@ -29,6 +29,8 @@ pub struct Activation {
     pub channels: Option<Channels>,
     /// A range that is given.
     pub range: Option<Range>,
+    /// Scales and zero points that are given: one, or one for each channel. Where there is one, `range` is that of its codes.
+    pub given: Vec<Affine>,
     /// The axis along which a block format makes its blocks.
     pub block_axis: i64,
 }
@@ -42,6 +44,8 @@ pub struct Weight {
     pub axis: Option<usize>,
     /// A range that is given.
     pub range: Option<Range>,
+    /// Scales and zero points that are given: one, or one for each channel of the axis.
+    pub given: Vec<Affine>,
     /// The axis along which a block format makes its blocks.
     pub block_axis: i64,
 }
@@ -102,6 +106,19 @@ pub struct Placement {
     pub dropped: Vec<usize>,
     /// Nodes that are not quantized though they could be.
     pub skipped: Vec<Skipped>,
+    /// What became of the ranges of a file.
+    pub given: GivenRanges,
     /// Number of nodes whose tensors are quantized.
     pub nodes: usize,
+}
+
+/// What became of the ranges of a file: tensors by name.
+#[derive(Debug, Clone, Default)]
+pub struct GivenRanges {
+    /// The activations and constants that have them.
+    pub used: usize,
+    /// Activations whose scales are new, because the file's are those of codes of other types.
+    pub rescaled: Vec<String>,
+    /// Constants whose scales in the file are those of other codes or channels: theirs follow from their values.
+    pub unused: Vec<String>,
 }

@@ -25,6 +25,16 @@ impl Named {
         named
     }
 
+    /// Returns whether a tensor has this name.
+    pub(super) fn has_tensor(&self, name: &str) -> bool {
+        self.tensors.contains(name)
+    }
+
+    /// The names of tensors.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(String::as_str).filter(|name| !name.is_empty())
+    }
+
     fn add(&mut self, graph: &GraphProto) {
         let ends = graph.input.iter().chain(&graph.output).map(|value| value.name());
         let constants = graph.initializer.iter().map(|tensor| tensor.name());

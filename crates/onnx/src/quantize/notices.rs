@@ -32,6 +32,7 @@ impl Prepared {
         let plug_in = self.recipe.activation.iter().chain([&self.recipe.weight]).chain(products).any(blocks)
             || self.recipe.form == Form::Quark;
         let mut notices: Vec<String> = self.recipe.notes.iter().chain(&self.unmatched).cloned().collect();
+        notices.extend(self.about_ranges());
         let equalizes = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Equalization(_));
         if self.recipe.algorithms.iter().any(equalizes) && self.equalized.is_empty() {
             notices.push("no two layers of the model can be equalized".to_owned());
@@ -77,6 +78,32 @@ impl Prepared {
             );
         }
         notices
+    }
+
+    /// What is said of the ranges of a file.
+    fn about_ranges(&self) -> Vec<String> {
+        let given = &self.placement.given;
+        let missing: Vec<String> = self.missing_ranges().into_iter().map(str::to_owned).collect();
+        let said = |tensors: &[String], kind: &str, what: &str| {
+            let first = tensors.first()?.escape_debug();
+            Some(format!("‹ranges›: {}, `{first}` for one, {what}", number(tensors.len(), kind)))
+        };
+        [
+            said(&missing, "activation", "without a range in the file: found on data"),
+            said(
+                &given.rescaled,
+                "activation",
+                "with other codes in the file: its range is kept, and the scale is new",
+            ),
+            said(
+                &given.unused,
+                "constant",
+                "with other codes or channels in the file: its scales follow from its values",
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// The opset that would convert nodes that this one leaves in f32.

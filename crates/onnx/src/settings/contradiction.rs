@@ -65,6 +65,7 @@ fn idle_types(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsError>
         (settings.symmetric.is_some(), "‹symmetric›"),
         (settings.per_channel_activations == Some(true), "‹per-channel-activations›"),
         (settings.calibration_method.is_some(), "‹calibration-method›"),
+        (settings.ranges.is_some(), "‹ranges›"),
     ];
     let refused = |one, other, because| Err(SettingsError::Contradiction { one, other, because });
     let first = |given: &[(bool, &'static str)]| given.iter().find(|(is_given, _)| *is_given).map(|(_, one)| *one);
@@ -83,12 +84,15 @@ fn idle_types(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsError>
         let other = if settings.weights_only == Some(true) { "‹weights-only›".to_owned() } else { preset() };
         return refused(one, other, "activations stay in float");
     }
-    if recipe.layout == Layout::Dynamic && settings.calibration_method.is_some() {
-        return refused(
-            "‹calibration-method›",
-            preset(),
-            "activations are quantized as they come, by what they are then",
-        );
+    let of_static =
+        [(settings.calibration_method.is_some(), "‹calibration-method›"), (settings.ranges.is_some(), "‹ranges›")];
+    if let (Layout::Dynamic, Some(one)) = (recipe.layout, first(&of_static)) {
+        return refused(one, preset(), "activations are quantized as they come, by what they are then");
+    }
+    if let (Some(element), true) = (recipe.activation.map(|scheme| scheme.element), settings.ranges.is_some()) {
+        if !element.has_range() {
+            return refused("‹ranges›", format!("{element} activations"), "their codes do not depend on a range");
+        }
     }
     Ok(())
 }

@@ -101,6 +101,7 @@ impl TryFrom<RecipeFile> for Settings {
             enable_pass: file.enable_pass,
             disable_pass: file.disable_pass,
             overrides: first.into_iter().chain(file.overrides).collect(),
+            ranges: None,
             notes: file.notes,
         })
     }

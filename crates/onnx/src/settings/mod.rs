@@ -11,10 +11,13 @@ mod scheme;
 pub use error::SettingsError;
 pub use resolve::Resolved;
 
+use std::sync::Arc;
+
 use kvant_quant::observer::ObserverRef;
 use kvant_quant::recipe::OverrideEntry;
 
 use crate::element::Element;
+use crate::ranges::RangesFile;
 use crate::recipe::{BiasKind, Boundary, Form};
 
 /// How quantization is expressed in a graph, where a preset leaves the choice.
@@ -98,6 +101,8 @@ pub struct Settings {
     pub disable_pass: Vec<String>,
     /// Other types and scales for tensors, or for the constants of nodes; the last that matches wins.
     pub overrides: Vec<OverrideEntry>,
+    /// Ranges in a file of another tool, in place of calibration. Not a key of recipes.
+    pub ranges: Option<Arc<RangesFile>>,
     /// Notes for the user about how a file was read.
     pub notes: Vec<String>,
 }
@@ -135,6 +140,7 @@ impl Settings {
             enable_pass: joined(file.enable_pass, self.enable_pass),
             disable_pass: joined(file.disable_pass, self.disable_pass),
             overrides: file.overrides.into_iter().chain(self.overrides).collect(),
+            ranges: self.ranges.or(file.ranges),
             notes: joined(file.notes, self.notes),
         }
     }

@@ -49,6 +49,7 @@ impl Settings {
         recipe.selection = self.selection(recipe.selection, &rules)?;
         // Layers that are kept are nodes that are excluded.
         recipe.overrides = rules.into_iter().filter(|rule| !(rule.of_layers && rule.float)).collect();
+        recipe.ranges.clone_from(&self.ranges);
         recipe.notes.clone_from(&self.notes);
         recipe.drop_activations &= recipe.activation.is_some_and(|a| !a.symmetric);
         contradiction::refuse(self, &recipe)?;

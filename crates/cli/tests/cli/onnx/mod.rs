@@ -3,6 +3,7 @@
 mod accuracy;
 mod options;
 mod quality;
+mod ranges;
 mod recipes;
 mod refusals;
 mod sensitivity;
