@@ -89,10 +89,9 @@ fn idle_types(settings: &Settings, recipe: &Recipe) -> Result<(), SettingsError>
     if let (Layout::Dynamic, Some(one)) = (recipe.layout, first(&of_static)) {
         return refused(one, preset(), "activations are quantized as they come, by what they are then");
     }
-    if let (Some(element), true) = (recipe.activation.map(|scheme| scheme.element), settings.ranges.is_some()) {
-        if !element.has_range() {
-            return refused("‹ranges›", format!("{element} activations"), "their codes do not depend on a range");
-        }
+    let activation = recipe.activation.map(|scheme| scheme.element).filter(|element| !element.has_range());
+    if let Some(element) = activation.filter(|_| settings.ranges.is_some()) {
+        return refused("‹ranges›", format!("{element} activations"), "their codes do not depend on a range");
     }
     Ok(())
 }
