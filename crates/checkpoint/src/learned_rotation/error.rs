@@ -73,13 +73,16 @@ impl Diagnostic for LearnedRotationError {
         match self {
             LearnedRotationError::Forward(error) => error.remedies(),
             LearnedRotationError::Calibration(error) => error.remedies(),
-            LearnedRotationError::Rounding { .. }
-            | LearnedRotationError::Inputs { .. }
-            | LearnedRotationError::NoSequences
-            | LearnedRotationError::NotFinite(_) => vec![without_steps()],
+            LearnedRotationError::Rounding { .. } | LearnedRotationError::NotFinite(_) => vec![download_again()],
+            LearnedRotationError::Inputs { .. } | LearnedRotationError::NoSequences => vec![without_steps()],
             LearnedRotationError::Kept(_) | LearnedRotationError::Cancelled => Vec::new(),
         }
     }
+}
+
+/// What `rotate` without steps would not help against: in the weights are values that are no numbers.
+fn download_again() -> Remedy {
+    Remedy::text("a weight of the model, or of a norm before the layer, is NaN or infinite: download the model again")
 }
 
 /// The way to do without.

@@ -123,7 +123,18 @@ fn impossible_generations_are_refused_before_the_work() {
 #[test]
 fn report_shows_both_texts_and_replaces_no_file() {
     let place = Place::new();
-    let args = ["generate", "nano_llama", "--reference", "nano_llama", "--prompt", PROMPT, "-n", "4", "--report", "texts.html"];
+    let args = [
+        "generate",
+        "nano_llama",
+        "--reference",
+        "nano_llama",
+        "--prompt",
+        PROMPT,
+        "-n",
+        "4",
+        "--report",
+        "texts.html",
+    ];
     place.succeed(&args);
     let page = std::fs::read_to_string(place.path("texts.html")).unwrap();
     assert!(page.contains("reference: 4 tokens") && page.contains("1 of 1"), "{page}");

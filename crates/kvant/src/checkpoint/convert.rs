@@ -44,7 +44,9 @@ pub fn run(
         true => Ok(()),
         false => refuse_unloadable(plan, || match target {
             ConversionTarget::Float(_) => Remedy::text("take the model that it was quantized from"),
-            _ => Remedy::UseFormat("choose another target with ‹to›, e.g. float".to_owned()),
+            _ => Remedy::UseFormat(
+                "choose another target with ‹to›, or take the model that it was quantized from".to_owned(),
+            ),
         }),
     };
     let plan = Plan::convert(&checkpoint, &conversion).map_err(|error| {

@@ -278,7 +278,11 @@ fn texts_are_beside_each_other_and_marked_from_the_first_difference_on() {
     let value = json!({"schema": "kvant.generate/1", "prompts": [differs, same], "tokens_per_second": 12.5, "quantized_activations": []});
     let page = Page::of(&[result("model", value)]).unwrap();
     let html = page.render(PageFormat::Html);
-    assert!(html.contains("<pre> of Frå<mark>nce &lt;b&gt;</mark></pre>") && html.contains("<pre> of Frå<mark>ud</mark></pre>"), "{html}");
+    assert!(
+        html.contains("<pre> of Frå<mark>nce &lt;b&gt;</mark></pre>")
+            && html.contains("<pre> of Frå<mark>ud</mark></pre>"),
+        "{html}"
+    );
     assert!(html.contains("reference: 3 tokens, to the end of the text") && html.contains("<dd>1 of 2</dd>"), "{html}");
     assert!(html.contains("A &amp; B") && html.matches("<mark>").count() == 2, "{html}");
     let markdown = page.render(PageFormat::Markdown);

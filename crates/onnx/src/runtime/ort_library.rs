@@ -177,8 +177,14 @@ fn packages_below(prefix: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where the `python3` on PATH would find the package, asked of itself: some are scripts that lead elsewhere.
+/// Where the `python3` on PATH would find the package. It is asked once, since every session looks for the library where there is none.
 fn asked_python() -> Option<PathBuf> {
+    static ANSWER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    ANSWER.get_or_init(ask_python).clone()
+}
+
+/// Asks it itself: some are scripts that lead elsewhere.
+fn ask_python() -> Option<PathBuf> {
     const SCRIPT: &str = "import importlib.util as u; s = u.find_spec('onnxruntime'); print(s.submodule_search_locations[0] if s else '')";
     let python = on_path("python3")?;
     let answer = Command::new(python).args(["-I", "-c", SCRIPT]).output().ok()?;

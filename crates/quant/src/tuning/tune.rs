@@ -88,7 +88,7 @@ const OPTIONS: &[OptionRow] = &[
 pub(super) fn row() -> AlgorithmRow<Tune> {
     let about = "trains scales and norms at fixed codes, or weights too, towards the output of the float block";
     let row = AlgorithmRow::of_settings(NAME, about, OPTIONS, Tune::DEFAULTS, |settings| settings);
-    row.with_aliases(&["block-ap", "efficientqat"]).with_paper("arXiv 2407.11062")
+    row.with_paper("arXiv 2407.11062")
 }
 
 #[cfg(test)]

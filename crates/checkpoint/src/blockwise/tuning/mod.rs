@@ -292,11 +292,15 @@ impl<'a> Blockwise<'_, 'a> {
     }
 }
 
-/// How much the error of a token counts: norms divide by its size, and tokens that are much larger than others would decide alone.
+/// How much the error of a token counts: norms divide by its size, and tokens that are much larger than others would decide alone. One of zeros,
+/// as padding often is, does not count.
 fn importance(target: &[f32]) -> f64 {
     let square: f64 = target.iter().map(|value| f64::from(*value).powi(2)).sum();
-    1.0 / square.max(f64::MIN_POSITIVE)
+    if square > LEAST_SQUARE { 1.0 / square } else { 0.0 }
 }
+
+/// Tokens of less are nothing but rounding errors. Their importance would overflow gradients.
+const LEAST_SQUARE: f64 = 1e-14;
 
 /// The chunks of calibration data, each once in an order of chance before any comes again.
 struct Batches {
@@ -326,6 +330,12 @@ impl Iterator for Batches {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_count_by_the_size_of_tokens_and_not_for_zeros() {
+        assert_eq!(importance(&[3.0, 4.0]), 1.0 / 25.0);
+        assert_eq!([importance(&[0.0, 0.0]), importance(&[1e-20, 1e-30])], [0.0, 0.0]);
+    }
 
     #[test]
     fn batches_come_once_in_each_round_and_the_same_for_a_seed() {

@@ -52,15 +52,21 @@ const READ: &[&str] = &[
     "layer_config",
     "packing_format",
     "quant_lm_head",
+    "rotation_config",
     "scale_dtype",
     "scheme",
     "static_attention_granularity",
     "static_kv_dtype",
     "static_kv_granularity",
+    "super_bits",
+    "super_group_size",
 ];
 
 /// Steps on a block where nothing else is said.
 const ITERATIONS: u64 = 200;
+
+/// How far codes may move at most, the limit of `autoround:reach`.
+const MOST_REACH: f32 = 10.0;
 
 /// Returns whether a document is one of these.
 pub(super) fn recognizes(value: &Value) -> bool {
@@ -292,6 +298,10 @@ fn algorithm(fields: &Map<String, Value>) -> Result<Vec<String>, RecipeError> {
     let reach = |rate: Option<f64>| (rate.unwrap_or(usual) * iterations / 2.0) as f32;
     let is_fixed = fields.get("enable_minmax_tuning") == Some(&Value::Bool(false));
     let scales = if is_fixed { 0.0 } else { (0.2 * reach(of_scales)).min(1.0) };
+    if let Some(rate) = rate.filter(|rate| reach(Some(*rate)) > MOST_REACH) {
+        let reason = format!("{rate} in {iterations} steps moves codes by more than {MOST_REACH} on the whole");
+        return Err(RecipeError::invalid("lr", reason, "give a smaller rate, or remove it"));
+    }
     let mut spelling = format!("autoround:iterations={iterations}:reach={}:scales={scales}", reach(rate));
     if let Some(seed) = fields.get("seed").and_then(Value::as_u64) {
         spelling.push_str(&format!(":seed={seed}"));

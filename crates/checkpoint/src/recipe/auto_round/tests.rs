@@ -176,7 +176,7 @@ fn what_is_unknown_or_cannot_be_made_is_named() {
         (json!({"bits": 4, "extra_config": {"a": {"bits": 4, "odd": 2}}}), "extra_config.a.odd: is not a key"),
         (json!({"bits": 9, "data_type": "int"}), "data_type: `int` of 9 bits"),
         (json!({"bits": 4, "data_type": "mx_int"}), "data_type: `mx_int` of 4 bits"),
-        (json!({"bits": 4, "data_type": "int_asym_dq", "super_bits": 6}), "super_bits: is not a key"),
+        (json!({"bits": 4, "data_type": "int_asym_dq", "super_bits": 6}), "super_bits: Kvant does not make"),
         (json!({"scheme": "gguf:q4_k_m"}), "scheme: `gguf:q4_k_m` is a mix of GGUF files"),
         (json!({"scheme": "W9A16"}), "scheme: the scheme `W9A16` is not known"),
         (json!({"bits": "4"}), "bits: is not a number of bits"),
@@ -190,9 +190,9 @@ fn what_is_unknown_or_cannot_be_made_is_named() {
         (json!({"bits": 4, "static_attention_dtype": "fp8"}), "static_attention_dtype: is not a key"),
         (json!({"bits": 4, "iters": 10, "enable_quanted_input": false}), "enable_quanted_input: `false` tunes blocks"),
         (json!({"bits": 4, "enable_norm_bias_tuning": true}), "enable_norm_bias_tuning: is not a key"),
-        (json!({"bits": 4, "rotation_config": {"a": 1}}), "rotation_config: "),
+        (json!({"bits": 4, "rotation_config": {"a": 1}}), "rotation_config: Kvant does not make"),
         (json!({"bits": 4, "packing_format": "mlx"}), "packing_format: the format `mlx` is not written"),
-        (json!({"bits": 4, "iters": 10, "lr": 100}), "iters: "),
+        (json!({"bits": 4, "iters": 10, "lr": 100}), "lr: 100 in 10 steps"),
     ] {
         let error = read(&saved(fields.clone())).expect_err(&fields.to_string());
         let message = error.to_string();
