@@ -43,7 +43,10 @@ fn choose(level: QualityLevel, recipe: &Recipe) -> QualityChoice {
     let bits = recipe.weight.element.integer_bits();
     let is_narrow = bits.is_some_and(|bits| bits <= MOST_BITS);
     let algorithms: &[&str] = match (recipe.layout, level, bits) {
-        (Layout::Float(_) | Layout::Dynamic, ..) | (_, QualityLevel::Fast, _) | (_, _, None) => &[],
+        (Layout::Float(_) | Layout::Dynamic, ..) | (_, _, None) => &[],
+        // Without it, filters of very different sizes leave nothing of some networks.
+        (Layout::Qdq | Layout::QOperator, QualityLevel::Fast, _) => &["cle"],
+        (Layout::MatMulNBits { .. }, QualityLevel::Fast, _) => &[],
         // Activations in float: their outliers are nothing but scales of weights.
         (Layout::MatMulNBits { .. }, ..) if is_narrow => &["awq", "gptq"],
         (Layout::MatMulNBits { .. }, ..) => &[],
@@ -56,7 +59,10 @@ fn choose(level: QualityLevel, recipe: &Recipe) -> QualityChoice {
         (Layout::Qdq | Layout::QOperator, QualityLevel::Balanced, _) => &["cle", "smoothquant", "bias-correction"],
         (Layout::Qdq | Layout::QOperator, ..) => &["cle", "smoothquant", "gptq", "bias-correction"],
     };
-    let is_searched = is_narrow && !algorithms.is_empty() && !matches!(recipe.layout, Layout::MatMulNBits { .. });
+    let is_searched = is_narrow
+        && level != QualityLevel::Fast
+        && !algorithms.is_empty()
+        && !matches!(recipe.layout, Layout::MatMulNBits { .. });
     let scales = is_searched.then_some(ObserverRef::SEARCH);
     QualityChoice { scales, algorithms: algorithms.to_vec(), fill_up: None }
 }
@@ -76,9 +82,8 @@ mod tests {
     #[test]
     fn levels_follow_bits_and_layout() {
         use QualityLevel::{Balanced, Best, Fast};
-        for (preset, weight) in [("A8W8", None), ("A8W8", Some(Element::Int4)), ("MATMUL_NBITS", None)] {
-            assert_eq!(chosen(preset, weight, Fast), "rounding to nearest");
-        }
+        assert_eq!(chosen("A8W8", Some(Element::Int4), Fast), "cle");
+        assert_eq!(chosen("MATMUL_NBITS", None, Fast), "rounding to nearest");
         assert_eq!(chosen("A8W8", None, Balanced), "cle,smoothquant,bias-correction");
         let narrow = chosen("A8W8", Some(Element::Int4), Balanced);
         assert_eq!(narrow, "cle,smoothquant,qronos,bias-correction with searched scales");
