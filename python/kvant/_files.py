@@ -70,6 +70,12 @@ def quantize(
     calibration_method: str | None = None,
     weight_method: str | None = None,
     percentile: float | None = None,
+    ranges: StrPath | None = None,
+    save_ranges: StrPath | None = None,
+    ranges_format: Literal[
+        "aimet", "aimet-1.0.0", "aimet-2.0.0", "onnxruntime", "onnxruntime-flatbuffers", "tensorrt", "onnxruntime-text"
+    ]
+    | None = None,
     bias: str | None = None,
     op_domain: str | None = None,
     graph_format: Strings | None = None,
@@ -186,6 +192,10 @@ def quantize(
         weight_method: Method that determines weight ranges.
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
+        ranges: Ranges of activations in a file, in place of calibration data: AIMET's encodings, ONNX Runtime's
+            calibration table, TensorRT's cache.
+        save_ranges: Write the ranges of activations to a file for other tools.
+        ranges_format: Format of the file of save_ranges (`kvant list range-formats`) [default: that of its name].
         bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
             weight) or float; for checkpoints a scheme, e.g. int8:tensor.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
@@ -288,6 +298,12 @@ def plan(
     calibration_method: str | None = None,
     weight_method: str | None = None,
     percentile: float | None = None,
+    ranges: StrPath | None = None,
+    save_ranges: StrPath | None = None,
+    ranges_format: Literal[
+        "aimet", "aimet-1.0.0", "aimet-2.0.0", "onnxruntime", "onnxruntime-flatbuffers", "tensorrt", "onnxruntime-text"
+    ]
+    | None = None,
     bias: str | None = None,
     op_domain: str | None = None,
     graph_format: Strings | None = None,
@@ -377,6 +393,10 @@ def plan(
         weight_method: Method that determines weight ranges.
         percentile: Percent of the values inside the range, for the percentile method [default: 99.999, or 99.9999
             for some presets].
+        ranges: Ranges of activations in a file, in place of calibration data: AIMET's encodings, ONNX Runtime's
+            calibration table, TensorRT's cache.
+        save_ranges: Write the ranges of activations to a file for other tools.
+        ranges_format: Format of the file of save_ranges (`kvant list range-formats`) [default: that of its name].
         bias: How biases are stored: int32, int32-all (those of normalizations too), int16, weight (quantized like a
             weight) or float; for checkpoints a scheme, e.g. int8:tensor.
         op_domain: Operator domain of the result: standard, microsoft or quark [default: standard where such an
@@ -859,6 +879,7 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     lora: Paths | None = None,
+    report: StrPath | None = None,
     threads: int | None = None,
     prompt: Strings | None = None,
     max_tokens: int | None = None,
@@ -888,6 +909,7 @@ def generate(
         top_p: Draw from the likeliest tokens with this probability together.
         seed: Seed of everything random [default: 0].
         lora: LoRA adapter (a PEFT directory) to merge into the weights as they are read.
+        report: Write a report with charts: .html, or .md for a model card.
         threads: Threads to use; results do not depend on it [default: one per processor].
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
