@@ -62,7 +62,7 @@ def scales(graph):
     found = {}
     for node in graph.node:
         if node.op_type == "QuantizeLinear":
-            # The tensor before the pair of an output has a name of its own.
+            # The input of a graph output's QuantizeLinear is the output's tensor under another name.
             name = node.input[0].removesuffix("_QuantizeLinear_Input")
             found[name] = [constants[name].item() for name in node.input[1:]]
     return found

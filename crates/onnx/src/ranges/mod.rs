@@ -33,7 +33,7 @@ pub struct TensorRanges {
     pub is_float: bool,
     /// The range of all values, or one for each channel; none if no range is known.
     pub ranges: Vec<Range>,
-    /// The codes that are made of the values, if they are integers.
+    /// How values are quantized; none for types other than integers, and where only ranges are known.
     pub codes: Option<Codes>,
 }
 

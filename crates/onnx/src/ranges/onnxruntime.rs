@@ -13,7 +13,7 @@ use crate::quantization::Range;
 /// The key with the class of an object of Python.
 const CLASS: &str = "CLS";
 
-/// The tensors of a table: in an object of its own, or by name at the top.
+/// The tensors of a table, under `data` where the class is `TensorsData`, else at the top level.
 fn tensors<'c>(contents: &'c Contents<'_>) -> Option<&'c Map<String, Value>> {
     let table = contents.json()?.as_object()?;
     match table.get(CLASS).and_then(Value::as_str) {

@@ -6,7 +6,7 @@ use super::numbers::of_codes;
 use super::{Codes, Contents, RangeTable, TensorRanges};
 use crate::quantization::{Affine, Range};
 
-/// The first line. TensorRT takes a cache of its own version; those of others it may refuse.
+/// The first line. TensorRT may refuse a cache that another version of it wrote.
 const HEADER: &str = "TRT-8601-EntropyCalibration2";
 /// The largest code.
 const HIGHEST: f32 = 127.0;
