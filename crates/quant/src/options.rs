@@ -103,6 +103,16 @@ pub enum OptionError {
         /// The values that there are, in words.
         values: &'static str,
     },
+    /// The options are valid one by one and do nothing together.
+    #[error("`{algorithm}` {reason}")]
+    Idle {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// What is wrong, after the name.
+        reason: &'static str,
+        /// The remedy.
+        remedy: &'static str,
+    },
 }
 
 impl OptionError {
@@ -111,6 +121,7 @@ impl OptionError {
         match self {
             OptionError::NoOption { option, .. } | OptionError::Twice { option, .. } => option == name,
             OptionError::NoValue { option, .. } | OptionError::WrongValue { option, .. } => *option == name,
+            OptionError::Idle { .. } => false,
         }
     }
 
@@ -124,6 +135,7 @@ impl OptionError {
             OptionError::Twice { .. } => "give it once".to_owned(),
             OptionError::NoValue { option, values, .. } => format!("give {option}=VALUE, {values}"),
             OptionError::WrongValue { values, .. } => format!("give {values}"),
+            OptionError::Idle { remedy, .. } => (*remedy).to_owned(),
         }
     }
 }

@@ -137,26 +137,36 @@ impl List<'_> {
         if self.items.iter().any(|item| item.name() == name) {
             return invalid(format!("`{name}` is given twice"), "give it once, with all of its options".to_owned());
         }
-        let rounding = self.items.iter().find(|item| matches!(item, Algorithm::Rounding(_)));
-        let rounding = rounding.map(Algorithm::name);
-        match (rounding, &next) {
-            (_, Algorithm::Rotation(_)) if !self.items.is_empty() => {
+        let is_rounding = |item: &&Algorithm| matches!(item, Algorithm::Rounding(_));
+        let rounding = self.items.iter().find(is_rounding).map(Algorithm::name);
+        let tuning = self.items.iter().find(|item| matches!(item, Algorithm::Tuning(_))).map(Algorithm::name);
+        let reason = match (&next, rounding, tuning) {
+            (Algorithm::Rotation(_), ..) if !self.items.is_empty() => {
                 let reason = format!("`{name}` rotates the model before anything else is done to it");
-                invalid(reason, format!("give `{name}` first"))
+                return invalid(reason, format!("give `{name}` first"));
             }
-            (Some(first), Algorithm::Rounding(_)) => {
+            (Algorithm::Rounding(_), Some(first), _) => {
                 let reason = format!("`{first}` and `{name}` both choose codes, which can be done once");
-                invalid(reason, "keep one of them".to_owned())
+                return invalid(reason, "keep one of them".to_owned());
             }
-            (Some(first), Algorithm::Transform(_)) => {
-                let reason = format!("`{name}` changes weights, which `{first}` before it has rounded already");
-                invalid(reason, format!("give `{name}` first: {name},{first}"))
+            (Algorithm::Transform(_), Some(first), _) => {
+                format!("`{name}` changes weights, which `{first}` before it has rounded already")
+            }
+            (Algorithm::Transform(_), None, Some(first)) => {
+                format!("`{name}` changes weights, whose codes `{first}` before it has tuned already")
+            }
+            (Algorithm::Rounding(_), None, Some(first)) => {
+                format!("`{name}` chooses codes, which `{first}` before it has tuned already")
             }
             _ => {
                 self.items.push(next);
-                Ok(())
+                return Ok(());
             }
-        }
+        };
+        let mut ordered: Vec<&Algorithm> = self.items.iter().chain([&next]).collect();
+        ordered.sort_by_key(|item| stage(item));
+        let ordered: Vec<String> = ordered.into_iter().map(Algorithm::to_string).collect();
+        invalid(reason, format!("give `{name}` first: {}", ordered.join(",")))
     }
 
     fn finish(self) -> Algorithms {
@@ -171,6 +181,17 @@ impl List<'_> {
             }
         }
         algorithms
+    }
+}
+
+/// The place of an algorithm among others.
+fn stage(algorithm: &Algorithm) -> usize {
+    match algorithm {
+        Algorithm::Rotation(_) => 0,
+        Algorithm::Transform(_) => 1,
+        Algorithm::Rounding(_) => 2,
+        Algorithm::Tuning(_) => 3,
+        Algorithm::Correction(_) => 4,
     }
 }
 
@@ -237,6 +258,16 @@ mod tests {
         assert!(message("gptq,awq").ends_with("`awq` changes weights, which `gptq` before it has rounded already"));
         assert_eq!(error("gptq,awq").hint().unwrap(), "give `awq` first: awq,gptq");
         assert!(message("rtn,awq").contains("`rtn` before it"));
+        assert_eq!(error("gptq,tune,awq").hint().unwrap(), "give `awq` first: awq,gptq,tune");
+        assert_eq!(
+            message("tune:weights=on,gptq"),
+            "‹algorithm›: `gptq` chooses codes, which `tune` before it has tuned already"
+        );
+        assert_eq!(error("tune:weights=on,gptq").hint().unwrap(), "give `gptq` first: gptq,tune:weights=on");
+        assert!(
+            message("autoround,awq")
+                .ends_with("`awq` changes weights, whose codes `autoround` before it has tuned already")
+        );
         assert_eq!(message("tune,autoround,tune"), "‹algorithm›: `tune` is given twice");
         assert_eq!(message("awq,awq:clip=off"), "‹algorithm›: `awq` is given twice");
     }

@@ -143,6 +143,9 @@ pub(super) struct Finish<'a> {
 }
 
 impl Finish<'_> {
+    /// Sums are results.
+    pub(super) const NOTHING: Finish<'static> = Finish { bias: None, precision: Precision::F32 };
+
     /// Returns whether sums are results.
     fn is_nothing(self) -> bool {
         self.bias.is_none() && self.precision == Precision::F32

@@ -72,6 +72,11 @@ impl<'a, T: Copy> Matrix<'a, T> {
         Matrix { data, rows: rows.len(), ..self }
     }
 
+    /// Whether the elements of each row follow one another.
+    pub(super) fn has_whole_rows(self) -> bool {
+        self.column_step == 1
+    }
+
     /// The same elements with rows and columns exchanged.
     pub fn transposed(self) -> Matrix<'a, T> {
         let Matrix { data, rows, columns, row_step, column_step } = self;

@@ -2,7 +2,7 @@
 //! matrices are learned from.
 
 use super::{BlockDiagonal, Rotation};
-use crate::options::{OptionRow, Values};
+use crate::options::{self, OptionError, OptionRow, Values};
 use crate::registry::AlgorithmRow;
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +137,19 @@ const OPTIONS: &[OptionRow] = &[
 /// The row.
 pub fn row() -> AlgorithmRow<Rotate> {
     let about = "rotates the residual stream and values, folded into the weights, so that no channel is an outlier";
-    let row = AlgorithmRow::of_settings(NAME, about, OPTIONS, Rotate::DEFAULTS, |settings| settings);
+    let row = AlgorithmRow::new(NAME, about, OPTIONS, Rotate::DEFAULTS, |given| {
+        let settings: Rotate = options::read(NAME, OPTIONS, &Rotate::DEFAULTS, given)?;
+        let idle = |reason, remedy| Err(OptionError::Idle { algorithm: NAME, reason, remedy });
+        match settings.learns() {
+            false if settings.rate != Rotate::DEFAULTS.rate => {
+                idle("does not use rate without steps", "give steps, such as steps=100, or leave rate out")
+            }
+            _ if !(settings.stream || settings.heads || settings.down) => {
+                idle("has nothing to rotate with stream=off and heads=off", "leave one of them out, or give down=on")
+            }
+            _ => Ok(settings),
+        }
+    });
     row.with_aliases(&["quarot", "rotation"]).with_paper("arXiv 2404.00456")
 }
 

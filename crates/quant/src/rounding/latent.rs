@@ -8,6 +8,7 @@ use super::steps::Scaled;
 use super::value_grid::{Code, Grid, OnGrid, Step, Whole, on_grid};
 use crate::quant_tensor::{Codes, QuantTensor};
 use crate::scheme::{TensorScheme, ZeroPoint};
+use kvant_numeric::simd::{Isa, Loop, dispatch};
 
 /// A weight whose codes and scales are learned.
 ///
@@ -70,37 +71,59 @@ impl LatentWeight {
 
     /// The weight as it is rounded now, row-major.
     pub fn values(&self) -> Vec<f32> {
-        let mut latent = self.latent.clone();
+        let mut values = vec![0.0; self.latent.len()];
+        self.write_values(&mut values);
+        values
+    }
+
+    /// Writes the weight as it is rounded now, row-major, to as many numbers.
+    pub fn write_values(&self, out: &mut [f32]) {
         // The scheme has codes, or there would be no latent weight.
-        let _ = self.run(Values { of: self, out: &mut latent });
-        latent
+        let _ = self.run(Values { of: self, out });
     }
 
     /// Moves latent values by `rate` distances of the grid, and factors of scales by `scale_rate`, against the signs of the gradient,
-    /// which is lost.
+    /// and leaves zeros of that.
     pub fn step(&mut self, gradient: &mut [f32], rate: f32, scale_rate: f32) {
-        let mut slopes = self.pull_back(gradient);
-        let sign = |slope: &mut f32| *slope = if *slope == 0.0 { 0.0 } else { slope.signum() };
-        gradient.iter_mut().for_each(sign);
-        slopes.iter_mut().for_each(sign);
-        self.descend(gradient, rate, &slopes, scale_rate);
+        let mut rows = Vec::new();
+        // As above.
+        let _ = self.on_grid(SignStep { gradient, rate, rows: &mut rows });
+        let mut slopes = self.slopes_of_factors(&rows);
+        slopes.iter_mut().for_each(|slope| *slope = sign(*slope));
+        self.move_factors(&slopes, scale_rate);
     }
 
     /// Turns the gradient of values into that of latent values; returns that of the factors of scales.
     pub(in crate::rounding) fn pull_back(&self, gradient: &mut [f32]) -> Vec<f32> {
-        // The scheme has codes, or there would be no latent weight.
-        self.run(PullBack { of: self, gradient }).unwrap_or_default()
+        // As above.
+        let rows = self.run(PullBack { of: self, gradient }).unwrap_or_default();
+        self.slopes_of_factors(&rows)
+    }
+
+    /// The gradient of factors, of the slopes of the scales of each row.
+    fn slopes_of_factors(&self, rows: &[Vec<f32>]) -> Vec<f32> {
+        let mut slopes = vec![0.0f32; self.scales.len()];
+        for (row, own) in rows.iter().enumerate() {
+            let (_, first) = self.tiles(row);
+            slopes[first..].iter_mut().zip(own).for_each(|(sum, slope)| *sum += slope);
+        }
+        slopes.iter_mut().zip(&self.scales).for_each(|(slope, scale)| *slope *= scale);
+        slopes
     }
 
     /// Moves latent values by `rate` distances of the grid for each step of 1, and factors by `scale_rate`, down.
     pub(in crate::rounding) fn descend(&mut self, steps: &[f32], rate: f32, of_factors: &[f32], scale_rate: f32) {
         // As above.
         let _ = self.on_grid(Descend { steps, rate });
+        self.move_factors(of_factors, scale_rate);
+    }
+
+    fn move_factors(&mut self, steps: &[f32], scale_rate: f32) {
         // Half of a power of two, or twice as much, is no small step.
         if scale_rate == 0.0 || self.storable().are_powers_of_two() {
             return;
         }
-        for (factor, step) in self.factors.iter_mut().zip(of_factors) {
+        for (factor, step) in self.factors.iter_mut().zip(steps) {
             *factor = (*factor - scale_rate * step).clamp(1.0 - REACH, 1.0 + REACH);
         }
     }
@@ -220,60 +243,190 @@ impl Edit for Descend<'_> {
         let mut latent = std::mem::take(&mut of.latent);
         map_bands(&mut latent, columns, &|row, latent| {
             let (width, first) = of.tiles(row);
-            for (column, (latent, down)) in latent.iter_mut().zip(&self.steps[row * columns..]).enumerate() {
-                if *down != 0.0 {
-                    *latent -= self.rate * grid.spacing(*latent, steps[first + column / width]) * down;
-                }
+            let tiles = latent.chunks_mut(width).zip(self.steps[row * columns..].chunks(width)).enumerate();
+            for (tile, (latent, down)) in tiles {
+                dispatch(Isa::best(), DescendTile { grid, step: steps[first + tile], rate: self.rate, latent, down });
             }
         });
         of.latent = latent;
     }
 }
 
-/// From the gradient of values to those of latent values and factors.
+struct DescendTile<'a, G> {
+    grid: G,
+    step: Step,
+    rate: f32,
+    latent: &'a mut [f32],
+    down: &'a [f32],
+}
+
+impl<G: Grid> Loop for DescendTile<'_, G> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (latent, down) in self.latent.iter_mut().zip(self.down) {
+            *latent -= self.rate * self.grid.spacing(*latent, self.step) * down;
+        }
+    }
+}
+
+/// From the gradient of values to that of latent values, and for each row to the slopes of its scales.
 struct PullBack<'a> {
     of: &'a LatentWeight,
     gradient: &'a mut [f32],
 }
 
 impl OnGrid for PullBack<'_> {
-    type Output = Vec<f32>;
+    type Output = Vec<Vec<f32>>;
 
-    fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Vec<f32> {
+    fn run<G: Grid>(self, grid: G, scaled: Scaled) -> Vec<Vec<f32>> {
         let of = self.of;
         let (_, columns) = of.tensor.shape();
         let steps = of.steps(scaled);
-        // For each row the slopes of its scales.
-        let rows: Vec<Vec<f32>> = map_bands(self.gradient, columns, &|row, gradient| {
+        map_bands(self.gradient, columns, &|row, gradient| {
             let (width, first) = of.tiles(row);
             let latent = &of.latent[row * columns..][..columns];
             let parts = latent.chunks(width).zip(gradient.chunks_mut(width)).enumerate();
-            parts.map(|(tile, (latent, gradient))| pull_back(grid, steps[first + tile], latent, gradient)).collect()
-        });
-        let mut slopes = vec![0.0f32; of.scales.len()];
-        for (row, own) in rows.iter().enumerate() {
-            let (_, first) = of.tiles(row);
-            slopes[first..].iter_mut().zip(own).for_each(|(sum, slope)| *sum += slope);
-        }
-        slopes.iter_mut().zip(&of.scales).for_each(|(slope, scale)| *slope *= scale);
-        slopes
+            let of_tile = |(tile, (latent, gradient))| {
+                dispatch(Isa::best(), PullBackTile { grid, step: steps[first + tile], latent, gradient })
+            };
+            parts.map(of_tile).collect()
+        })
     }
 }
 
-/// Leaves the gradient of latent values of a tile; returns the slope of its scale.
-fn pull_back<G: Grid>(grid: G, step: Step, latent: &[f32], gradient: &mut [f32]) -> f32 {
-    let ends = [f32::MIN, f32::MAX].map(|far| grid.nearest(far, step).1);
-    let (low, high) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
-    let mut slope = 0.0;
-    for (latent, gradient) in latent.iter().zip(gradient) {
-        let (_, value) = grid.nearest(*latent, step);
-        let is_within = (low..=high).contains(latent);
-        slope += *gradient * if is_within { value - *latent } else { value };
-        if !is_within {
-            *gradient = 0.0;
+/// Leaves the gradient of latent values of a tile; gives the slope of its scale.
+struct PullBackTile<'a, G> {
+    grid: G,
+    step: Step,
+    latent: &'a [f32],
+    gradient: &'a mut [f32],
+}
+
+impl<G: Grid> Loop for PullBackTile<'_, G> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run(self) -> f32 {
+        let PullBackTile { grid, step, latent, gradient } = self;
+        let (passage, mut slopes) = (Passage::new(grid, step), [0.0; LANES]);
+        for (latent, gradient) in latent.chunks(LANES).zip(gradient.chunks_mut(LANES)) {
+            for ((latent, gradient), slope) in latent.iter().zip(gradient).zip(&mut slopes) {
+                let passed = passage.back(*latent, *gradient);
+                *gradient = passed.latent;
+                *slope += passed.scale;
+            }
+        }
+        slopes.iter().sum::<f32>() / step.scale
+    }
+}
+
+/// A step against the signs of the gradient of values, which leaves zeros, and for each row the slopes of its scales.
+struct SignStep<'a> {
+    gradient: &'a mut [f32],
+    rate: f32,
+    rows: &'a mut Vec<Vec<f32>>,
+}
+
+impl Edit for SignStep<'_> {
+    fn apply<G: Grid>(self, of: &mut LatentWeight, grid: G, scaled: Scaled) {
+        let (_, columns) = of.tensor.shape();
+        let steps = of.steps(scaled);
+        let mut latent = std::mem::take(&mut of.latent);
+        let mut bands: Vec<Band<'_>> = latent
+            .chunks_mut(columns.max(1))
+            .zip(self.gradient.chunks_mut(columns.max(1)))
+            .map(|(latent, gradient)| Band { latent, gradient })
+            .collect();
+        *self.rows = map_bands(&mut bands, 1, &|row, band| {
+            let (width, first) = of.tiles(row);
+            let tiles =
+                band.iter_mut().flat_map(|band| band.latent.chunks_mut(width).zip(band.gradient.chunks_mut(width)));
+            let of_tile = |(tile, (latent, gradient))| {
+                let step = steps[first + tile];
+                dispatch(Isa::best(), SignStepTile { grid, step, rate: self.rate, latent, gradient })
+            };
+            tiles.enumerate().map(of_tile).collect()
+        });
+        of.latent = latent;
+    }
+}
+
+/// A row of latent values and the gradient of what they are rounded to.
+struct Band<'a> {
+    latent: &'a mut [f32],
+    gradient: &'a mut [f32],
+}
+
+/// The same for a tile; gives the slope of its scale.
+struct SignStepTile<'a, G> {
+    grid: G,
+    step: Step,
+    rate: f32,
+    latent: &'a mut [f32],
+    gradient: &'a mut [f32],
+}
+
+impl<G: Grid> Loop for SignStepTile<'_, G> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run(self) -> f32 {
+        let SignStepTile { grid, step, rate, latent, gradient } = self;
+        let (passage, mut slopes) = (Passage::new(grid, step), [0.0; LANES]);
+        for (latent, gradient) in latent.chunks_mut(LANES).zip(gradient.chunks_mut(LANES)) {
+            for ((latent, gradient), slope) in latent.iter_mut().zip(gradient).zip(&mut slopes) {
+                let passed = passage.back(*latent, *gradient);
+                *latent -= rate * grid.spacing(*latent, step) * sign(passed.latent);
+                *gradient = 0.0;
+                *slope += passed.scale;
+            }
+        }
+        slopes.iter().sum::<f32>() / step.scale
+    }
+}
+
+/// Neighbours whose slopes are summed apart, so that vectors add them.
+const LANES: usize = 16;
+
+/// How gradients pass the rounding to the grid of one scale.
+#[derive(Clone, Copy)]
+struct Passage<G> {
+    grid: G,
+    step: Step,
+    /// The reach of the codes.
+    low: f32,
+    high: f32,
+}
+
+/// The gradient of a latent value, and a part of that of its scale times the scale.
+struct Passed {
+    latent: f32,
+    scale: f32,
+}
+
+impl<G: Grid> Passage<G> {
+    #[inline(always)]
+    fn new(grid: G, step: Step) -> Passage<G> {
+        let ends = [f32::MIN, f32::MAX].map(|far| grid.nearest(far, step).1);
+        Passage { grid, step, low: ends[0].min(ends[1]), high: ends[0].max(ends[1]) }
+    }
+
+    #[inline(always)]
+    fn back(self, latent: f32, gradient: f32) -> Passed {
+        let (_, value) = self.grid.nearest(latent, self.step);
+        match self.low <= latent && latent <= self.high {
+            true => Passed { latent: gradient, scale: gradient * (value - latent) },
+            false => Passed { latent: 0.0, scale: gradient * value },
         }
     }
-    slope / step.scale
+}
+
+/// -1, 0 or 1.
+#[inline(always)]
+fn sign(x: f32) -> f32 {
+    f32::from(i8::from(x > 0.0) - i8::from(x < 0.0))
 }
 
 /// What latent values are rounded to.
@@ -290,10 +443,28 @@ impl OnGrid for Values<'_> {
         let steps = self.of.steps(scaled);
         map_bands(self.out, columns, &|row, values| {
             let (width, first) = self.of.tiles(row);
-            for (tile, values) in values.chunks_mut(width).enumerate() {
-                values.iter_mut().for_each(|value| *value = grid.nearest(*value, steps[first + tile]).1);
+            let tiles = self.of.latent[row * columns..].chunks(width).zip(values.chunks_mut(width)).enumerate();
+            for (tile, (latent, values)) in tiles {
+                dispatch(Isa::best(), ValuesTile { grid, step: steps[first + tile], latent, values });
             }
         });
+    }
+}
+
+struct ValuesTile<'a, G> {
+    grid: G,
+    step: Step,
+    latent: &'a [f32],
+    values: &'a mut [f32],
+}
+
+impl<G: Grid> Loop for ValuesTile<'_, G> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let rounded = |latent: &f32| self.grid.nearest(*latent, self.step).1;
+        self.values.iter_mut().zip(self.latent).for_each(|(value, latent)| *value = rounded(latent));
     }
 }
 

@@ -225,7 +225,8 @@ impl<Q: Quotient> Grid for Float<Q> {
     fn spacing(self, value: f32, step: Step) -> f32 {
         let scaled = self.quotient.of(value, step.divisor).abs().min(self.format.max());
         let exponent = ((scaled.to_bits() >> 23) as i32 - 127).max(1 - self.format.bias());
-        ((exponent - self.format.mantissa_bits() as i32) as f32).exp2() * step.scale.abs()
+        let ulp = f32::from_bits(((exponent - self.format.mantissa_bits() as i32 + 127) as u32) << 23);
+        ulp * step.scale.abs()
     }
 }
 

@@ -4,7 +4,7 @@
 //! Source: Chen et al., EfficientQAT, arXiv 2407.11062: weights with scales are its block-wise training of all parameters (Block-AP), scales
 //! alone what its second phase trains. Norms are trained in Li et al., Norm Tweaking, arXiv 2309.02784.
 
-use crate::options::{OptionRow, Values};
+use crate::options::{self, OptionError, OptionRow, Values};
 use crate::registry::AlgorithmRow;
 use crate::rounding::TuningRates;
 use serde::{Deserialize, Serialize};
@@ -87,13 +87,37 @@ const OPTIONS: &[OptionRow] = &[
 /// The row.
 pub(super) fn row() -> AlgorithmRow<Tune> {
     let about = "trains scales and norms at fixed codes, or weights too, towards the output of the float block";
-    let row = AlgorithmRow::of_settings(NAME, about, OPTIONS, Tune::DEFAULTS, |settings| settings);
+    let row = AlgorithmRow::new(NAME, about, OPTIONS, Tune::DEFAULTS, |given| {
+        let settings: Tune = options::read(NAME, OPTIONS, &Tune::DEFAULTS, given)?;
+        let idle = |reason, remedy| Err(OptionError::Idle { algorithm: NAME, reason, remedy });
+        match settings.weights {
+            false if settings.scales == 0.0 && settings.norms == 0.0 => {
+                idle("has nothing to learn with scales=0 and norms=0", "leave one of them out, or give weights=on")
+            }
+            false if settings.weight_rate != Tune::DEFAULTS.weight_rate => {
+                idle("does not use weight-rate without weights=on", "give weights=on, or leave weight-rate out")
+            }
+            _ => Ok(settings),
+        }
+    });
     row.with_paper("arXiv 2407.11062")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_without_effect_are_refused() {
+        let read = |given: &[(&str, &str)]| row().read(given);
+        let message = |given: &[(&str, &str)]| read(given).unwrap_err().to_string();
+        assert_eq!(
+            message(&[("scales", "0"), ("norms", "0")]),
+            "`tune` has nothing to learn with scales=0 and norms=0"
+        );
+        assert_eq!(message(&[("weight-rate", "0.01")]), "`tune` does not use weight-rate without weights=on");
+        assert!(read(&[("scales", "0"), ("norms", "0"), ("weights", "on"), ("weight-rate", "0.01")]).is_ok());
+    }
 
     #[test]
     fn rates_fall_to_nothing_and_losses_are_measured_at_even_steps() {

@@ -99,7 +99,7 @@ impl<'a> Blockwise<'_, 'a> {
         let batches = Batches::new(self.calibration(), settings.seed, block.work.block.index);
         let (mut least, mut best) = (block.loss, None);
         for (index, chunk) in (0..settings.iterations).zip(batches) {
-            let recorded = self.forward(block, chunk)?;
+            let recorded = self.learn_from(block, chunk)?;
             let slopes = self.slopes(block, &recorded, chunk)?;
             let zeros = |layer: &TunedLayer| (layer.module.clone(), vec![0.0; block.weights[&layer.module].len()]);
             let mut gradients = BlockGradients {

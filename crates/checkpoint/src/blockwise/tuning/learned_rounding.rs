@@ -55,19 +55,21 @@ impl<'a> Blockwise<'_, 'a> {
         layers: &mut [LearnedLayer],
     ) -> Result<(), BlockwiseError> {
         let batches = Batches::new(self.calibration(), settings.seed, block.work.block.index);
+        let zeros = |layer: &LearnedLayer| (layer.module.clone(), vec![0.0; block.weights[&layer.module].len()]);
+        // Their memory serves all steps, each of which leaves zeros.
+        let mut gradients = BlockGradients { weights: layers.iter().map(zeros).collect(), ..BlockGradients::default() };
         for (index, chunk) in (0..settings.iterations).zip(batches) {
-            let recorded = self.forward(block, chunk)?;
+            let recorded = self.learn_from(block, chunk)?;
             let slopes = self.slopes(block, &recorded, chunk)?;
-            let zeros = |layer: &LearnedLayer| (layer.module.clone(), vec![0.0; block.weights[&layer.module].len()]);
-            let mut gradients =
-                BlockGradients { weights: layers.iter().map(zeros).collect(), ..BlockGradients::default() };
             recorded.backward(slopes, &mut gradients);
             let share = settings.share(index);
             for layer in layers.iter_mut() {
-                let mut gradient = gradients.weights.remove(&layer.module).unwrap_or_default();
+                let (gradient, values) =
+                    (gradients.weights.get_mut(&layer.module), block.weights.get_mut(&layer.module));
+                let (Some(gradient), Some(values)) = (gradient, values) else { continue };
                 let scales = if layer.has_own_scales { settings.scales } else { 0.0 };
-                layer.latent.step(&mut gradient, settings.reach * share, scales * share);
-                block.weights.insert(layer.module.clone(), layer.latent.values());
+                layer.latent.step(gradient, settings.reach * share, scales * share);
+                layer.latent.write_values(values);
             }
             self.meter.advance(3 * self.chunks[chunk].tokens.len() as u64);
         }

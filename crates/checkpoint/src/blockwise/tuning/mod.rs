@@ -16,6 +16,7 @@ use crate::plan::LayerId;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::gradient::{BlockGradient, Recorded, Weights};
 use kvant_forward::forward::{ForwardOptions, Runner, Vector, WeightOverrides};
+use kvant_numeric::linalg::LearningPrecision;
 use kvant_quant::QuantTensor;
 use kvant_quant::activation::ActivationQuantizer;
 use kvant_quant::random::SplitMix64;
@@ -214,11 +215,22 @@ impl<'a> Blockwise<'_, 'a> {
         &'f self,
         block: &'f TunedBlock<'_, '_, '_, 'a>,
         chunk: usize,
+        precision: LearningPrecision,
     ) -> Result<Recorded<'f, 'a>, BlockwiseError> {
         self.engine.check_cancelled()?;
         let x = self.read(block.work.input, 0, chunk)?;
         let options = ForwardOptions { overlay: Some(&block.overlay), ..ForwardOptions::default() };
-        Ok(block.gradient.forward(options, &block.weights, &x, &self.chunks[chunk]))
+        Ok(block.gradient.with_precision(precision).forward(options, &block.weights, &x, &self.chunks[chunk]))
+    }
+
+    /// A step's run of the block on one chunk: only the direction of gradients counts, to which bfloat16 adds less noise than the
+    /// choice of the chunk.
+    fn learn_from<'f>(
+        &'f self,
+        block: &'f TunedBlock<'_, '_, '_, 'a>,
+        chunk: usize,
+    ) -> Result<Recorded<'f, 'a>, BlockwiseError> {
+        self.forward(block, chunk, LearningPrecision::Bf16)
     }
 
     /// The gradient of half of the loss on a chunk by the block's output.
@@ -242,7 +254,7 @@ impl<'a> Blockwise<'_, 'a> {
         let chunks = if self.held_out().is_empty() { self.calibration() } else { self.held_out() };
         let mut loss = Loss::default();
         for chunk in chunks {
-            let recorded = self.forward(block, chunk)?;
+            let recorded = self.forward(block, chunk, LearningPrecision::F32)?;
             let targets = self.read(&block.targets, 0, chunk)?;
             let width = self.decoder.width();
             for (out, target) in recorded.output().chunks_exact(width).zip(targets.chunks_exact(width)) {

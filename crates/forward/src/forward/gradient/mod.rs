@@ -28,11 +28,11 @@ use super::tensors::{Projection, Vector};
 use super::weight_overrides::WeightOverrides;
 pub use head::{HeadDivergence, divergence_gradient, missing_in_head, sampled_gradient};
 use kvant_model::family::Activation;
-use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply_add};
+use kvant_numeric::linalg::LearningPrecision;
 use kvant_numeric::simd::Isa;
 use std::collections::HashMap;
 use std::ops::Range;
-use tape::{NormedRows, StepGradients, Tape};
+use tape::{LinearRows, NormedRows, StepGradients, Tape};
 
 /// Values for weights, by the names of modules: row-major, `[outputs, inputs]`.
 pub type Weights = HashMap<String, Vec<f32>>;
@@ -50,13 +50,10 @@ pub struct BlockGradients {
 }
 
 impl StepGradients for BlockGradients {
-    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
-        let Some(weight) = self.weights.get_mut(&layer.module) else { return };
-        let rows = gradient.len() / layer.rows;
-        let place = MatrixMut::new(weight, layer.rows, layer.columns, layer.columns);
-        let out = Matrix::new(gradient, rows, layer.rows, layer.rows);
-        let read = Matrix::new(read, rows, layer.columns, layer.columns);
-        multiply_add(place, out.transposed(), read, 1.0, Threads::Pool);
+    fn linear(&mut self, rows: &LinearRows<'_>) {
+        if let Some(sums) = self.weights.get_mut(&rows.layer.module) {
+            rows.add_weight_gradient(sums);
+        }
     }
 
     fn norm(&mut self, rows: &NormedRows<'_>) {
@@ -80,8 +77,8 @@ pub trait BlockVisitor {
 struct OfSteps<'g>(&'g mut dyn BlockVisitor);
 
 impl StepGradients for OfSteps<'_> {
-    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
-        self.0.linear(&layer.module, gradient, read);
+    fn linear(&mut self, rows: &LinearRows<'_>) {
+        self.0.linear(&rows.layer.module, rows.gradient, rows.read);
     }
 
     fn norm(&mut self, rows: &NormedRows<'_>) {
@@ -90,9 +87,11 @@ impl StepGradients for OfSteps<'_> {
 }
 
 /// A block whose weights have gradients.
+#[derive(Clone, Copy)]
 pub struct BlockGradient<'r, 'a> {
     runner: &'r Runner<'r, 'a>,
     index: usize,
+    precision: LearningPrecision,
 }
 
 /// A block that has run, with all that its steps have read.
@@ -121,8 +120,13 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
     pub fn new(runner: &'r Runner<'r, 'a>, index: usize) -> Result<BlockGradient<'r, 'a>, ForwardError> {
         match missing_step(runner.decoder(), index) {
             Some(step) => Err(ForwardError::unsupported(format!("gradients of {step}"))),
-            None => Ok(BlockGradient { runner, index }),
+            None => Ok(BlockGradient { runner, index, precision: LearningPrecision::F32 }),
         }
+    }
+
+    /// The same with products of linear layers in `precision`.
+    pub fn with_precision(self, precision: LearningPrecision) -> Self {
+        BlockGradient { precision, ..self }
     }
 
     /// The weights of all linear layers of the block: those of the overlay, else as they are stored.
@@ -145,24 +149,27 @@ impl<'r, 'a> BlockGradient<'r, 'a> {
     /// Runs the block on rows `x` of sequences, with these weights of all its linear layers. Of the options, those of
     /// biases, vectors, inputs and routing apply.
     pub fn forward<'f>(
-        &'f self,
+        &self,
         options: ForwardOptions<'f, 'a>,
         weights: &'f Weights,
         x: &[f32],
         layout: impl Into<SequenceLayout<'f>>,
-    ) -> Recorded<'f, 'a> {
+    ) -> Recorded<'f, 'a>
+    where
+        'r: 'f,
+    {
         let layout = layout.into();
         let length = layout.lengths();
         let run = self.runner.run(options, layout);
         let decoder = self.runner.decoder();
         let Some(stacks) = decoder.stacks() else {
-            let mut tape = Tape::new(run, weights);
+            let mut tape = Tape::new(run, weights, self.precision);
             let input = tape.put(x.to_vec());
             let output = tape.block(self.index, input);
             return Recorded { tape, input, output, whole: None };
         };
         let (own, width) = (length.rows_of(stacks, self.index), decoder.hidden());
-        let mut tape = Tape::new(run.on_stack(&own), weights);
+        let mut tape = Tape::new(run.on_stack(&own), weights, self.precision);
         let input = tape.put(length.gather(x, &own, width));
         if self.index >= stacks.encoder_blocks {
             let memory = tape.put(length.gather(x, &(0..length.source), width));
@@ -206,7 +213,7 @@ impl Recorded<'_, '_> {
     /// outputs and its inputs, a row for each token that it has read.
     pub fn backward_through(self, output: Vec<f32>, mut linear: impl FnMut(&str, &[f32], &[f32])) -> Vec<f32> {
         let output = self.own(output);
-        let mut linear = |layer: &Projection, out: &[f32], x: &[f32]| linear(&layer.module, out, x);
+        let mut linear = |rows: &LinearRows<'_>| linear(&rows.layer.module, rows.gradient, rows.read);
         self.tape.backward(self.output, output, self.input, &mut linear)
     }
 

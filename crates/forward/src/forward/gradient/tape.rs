@@ -15,22 +15,41 @@ use super::mixers::convolution_gradient;
 use super::norm::{norm_gradient, norm_weight_gradient};
 use super::state_space::{ScanGradients, ScanStep, StateSpaceGradients, StateSpaceStep};
 use kvant_model::family::{Activation, Pairing};
-use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply};
+use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut};
 use kvant_quant::rotation::Rotation;
 use std::borrow::Cow;
 
 /// Sees steps on the way back.
 pub(super) trait StepGradients {
-    /// A linear layer: the gradient of its outputs, and what it has read, a row for each token.
-    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]);
+    /// A linear layer.
+    fn linear(&mut self, rows: &LinearRows<'_>);
 
     /// A norm.
     fn norm(&mut self, _rows: &NormedRows<'_>) {}
 }
 
-impl<F: FnMut(&Projection, &[f32], &[f32])> StepGradients for F {
-    fn linear(&mut self, layer: &Projection, gradient: &[f32], read: &[f32]) {
-        self(layer, gradient, read);
+impl<F: FnMut(&LinearRows<'_>)> StepGradients for F {
+    fn linear(&mut self, rows: &LinearRows<'_>) {
+        self(rows);
+    }
+}
+
+/// What a linear layer has read, and the gradient of what it gave, a row for each token.
+pub(super) struct LinearRows<'s> {
+    pub(super) layer: &'s Projection,
+    pub(super) gradient: &'s [f32],
+    pub(super) read: &'s [f32],
+    precision: LearningPrecision,
+}
+
+impl LinearRows<'_> {
+    /// Adds the gradient of the layer's weight to one like it.
+    pub(super) fn add_weight_gradient(&self, sums: &mut [f32]) {
+        let Projection { rows: outputs, columns: inputs, .. } = *self.layer;
+        let tokens = self.gradient.len() / outputs;
+        let gradient = Matrix::new(self.gradient, tokens, outputs, outputs);
+        let read = Matrix::new(self.read, tokens, inputs, inputs);
+        self.precision.add_weight_gradient(MatrixMut::new(sums, outputs, inputs, inputs), gradient, read);
     }
 }
 
@@ -67,6 +86,7 @@ impl Var {
 pub(super) struct Tape<'r, 'a> {
     pub(super) run: Run<'r, 'a>,
     weights: &'r Weights,
+    precision: LearningPrecision,
     values: Vec<Vec<f32>>,
     steps: Vec<(Step<'r>, Var)>,
     /// What an encoder gives, and rows of a sequence of it.
@@ -114,8 +134,8 @@ pub(super) enum Step<'r> {
 }
 
 impl<'r, 'a> Tape<'r, 'a> {
-    pub(super) fn new(run: Run<'r, 'a>, weights: &'r Weights) -> Tape<'r, 'a> {
-        Tape { run, weights, values: Vec::new(), steps: Vec::new(), memory: None }
+    pub(super) fn new(run: Run<'r, 'a>, weights: &'r Weights, precision: LearningPrecision) -> Tape<'r, 'a> {
+        Tape { run, weights, precision, values: Vec::new(), steps: Vec::new(), memory: None }
     }
 
     /// What an encoder gives, for blocks that attend to it.
@@ -157,8 +177,7 @@ impl<'r, 'a> Tape<'r, 'a> {
         let rows = self.value(x).len() / layer.columns;
         let mut out = vec![0.0; rows * layer.rows];
         let input = Matrix::new(self.value(x), rows, layer.columns, layer.columns);
-        let weight = self.weight(layer).transposed();
-        multiply(MatrixMut::new(&mut out, rows, layer.rows, layer.rows), input, weight, 1.0, Threads::Pool);
+        self.precision.outputs(MatrixMut::new(&mut out, rows, layer.rows, layer.rows), input, self.weight(layer));
         if let Some(bias) = self.run.bias(layer) {
             out.chunks_exact_mut(layer.rows)
                 .for_each(|row| row.iter_mut().zip(bias.iter()).for_each(|(out, bias)| *out += bias));
@@ -204,12 +223,12 @@ impl<'r, 'a> Tape<'r, 'a> {
     fn step_back(&self, step: Step<'r>, mut out: Vec<f32>, gradients: &mut Gradients, seen: &mut dyn StepGradients) {
         match step {
             Step::Linear { layer, x } => {
-                seen.linear(layer, &out, self.value(x));
+                seen.linear(&LinearRows { layer, gradient: &out, read: self.value(x), precision: self.precision });
                 let rows = out.len() / layer.rows;
                 let out = Matrix::new(&out, rows, layer.rows, layer.rows);
                 let mut input = vec![0.0; rows * layer.columns];
                 let place = MatrixMut::new(&mut input, rows, layer.columns, layer.columns);
-                multiply(place, out, self.weight(layer), 1.0, Threads::Pool);
+                self.precision.input_gradient(place, out, self.weight(layer));
                 gradients.add(x, input);
             }
             Step::Rotate { layer, x } => {

@@ -1,5 +1,6 @@
-//! The product of a linear layer in tiles of bfloat16: the weight is packed piece by piece, and threads share the rows of
-//! `x`. Each sum runs over the whole depth in one order, whichever thread takes it.
+//! Products of rows in tiles of bfloat16: that of a linear layer, whose weight is packed piece by piece, and that with a matrix
+//! whose rows are the depth. Threads share the rows of `x`. Each sum runs over the whole depth in one order, whichever thread
+//! takes it.
 
 mod outer;
 mod pack;
@@ -12,6 +13,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use outer::pack_right;
 pub(super) use outer::{STRIP, Strip, add_outer};
 pub(super) use pack::{Terms, pack_values};
 
@@ -48,6 +50,42 @@ fn with_packed<R>(count: usize, work: impl FnOnce(&mut [[Tile; 2]]) -> R) -> R {
 
 /// `out = x W^T + b`, as [`super::linear()`] says.
 pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: Layer<'_>, terms: Terms) {
+    product(unit, out, x, Right::Layer(layer), terms);
+}
+
+/// `out = x y`, both rounded to bfloat16, sums in `f32`. The rows of both are contiguous.
+pub(super) fn rows(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, y: Matrix<'_>) {
+    product(unit, out, x, Right::Rows(y), Terms::Rounded);
+}
+
+/// What rows are multiplied by.
+#[derive(Clone, Copy)]
+enum Right<'a> {
+    /// A weight, whose rows are columns of the result.
+    Layer(Layer<'a>),
+    /// A matrix, whose rows are the depth.
+    Rows(Matrix<'a>),
+}
+
+impl<'a> Right<'a> {
+    /// Packs some columns of the result; the last band is filled up with zeros.
+    fn pack(self, unit: TileUnit, features: Range<usize>, steps: usize, out: &mut [[Tile; 2]]) {
+        match self {
+            Right::Layer(layer) => pack_weight(unit, layer, features, steps, out),
+            Right::Rows(rows) => pack_right(rows, features.start, steps, out),
+        }
+    }
+
+    /// The operation on the sums of some columns.
+    fn finish(self, features: Range<usize>) -> Finish<'a> {
+        match self {
+            Right::Layer(layer) => layer.finish(features),
+            Right::Rows(_) => Finish::NOTHING,
+        }
+    }
+}
+
+fn product(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, right: Right<'_>, terms: Terms) {
     let MatrixMut { data, rows: tokens, columns: outputs, row_step } = out;
     if tokens == 0 || outputs == 0 {
         return;
@@ -60,8 +98,8 @@ pub(super) fn linear(unit: TileUnit, out: MatrixMut<'_>, x: Matrix<'_>, layer: L
         for start in (0..outputs).step_by(panel) {
             let features = start..(start + panel).min(outputs);
             let weights = &mut packed[..features.len().div_ceil(BAND) * steps];
-            pack_weight(unit, layer, features.clone(), steps, weights);
-            let task = ProductTask { unit, x, terms, steps, weights, finish: layer.finish(features.clone()), features };
+            right.pack(unit, features.clone(), steps, weights);
+            let task = ProductTask { unit, x, terms, steps, weights, finish: right.finish(features.clone()), features };
             let shares = data.par_chunks_mut(share * row_step).enumerate();
             shares.for_each_init(Vec::new, |pairs, (index, out)| task.run(index * share, pairs, out, row_step));
         }

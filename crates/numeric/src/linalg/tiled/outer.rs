@@ -31,7 +31,7 @@ pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>,
             let tokens = start..(start + TOKENS).min(x.rows);
             let steps = tokens.len().div_ceil(DEPTH);
             let right = &mut packed[..y.columns.div_ceil(BAND) * steps];
-            pack_right(y.part(tokens.clone()), steps, right);
+            pack_right(y.part(tokens.clone()), 0, steps, right);
             let task = OuterProductTask { unit, x: x.part(tokens), steps, right };
             // The last strips of a lower half are the longest.
             strips.par_iter_mut().rev().with_max_len(1).for_each_init(Vec::new, |left, strip| task.run(strip, left));
@@ -39,10 +39,10 @@ pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>,
     });
 }
 
-/// Right operands for all columns, bands of them one after another. A tile has two rows of `y` in each of its own.
-fn pack_right(y: Matrix<'_>, steps: usize, out: &mut [[Tile; 2]]) {
-    out.par_chunks_mut(PACKED * steps).enumerate().for_each(|(index, pairs)| {
-        dispatch(Isa::best(), Columns { rows: y, first: index * PACKED * BAND, steps, pairs });
+/// Right operands for columns from `first` on, bands of them one after another. A tile has two rows of `y` in each of its own.
+pub(super) fn pack_right(y: Matrix<'_>, first: usize, steps: usize, out: &mut [[Tile; 2]]) {
+    out.par_chunks_mut((PACKED * steps).max(1)).enumerate().for_each(|(index, pairs)| {
+        dispatch(Isa::best(), Columns { rows: y, first: first + index * PACKED * BAND, steps, pairs });
     });
 }
 
