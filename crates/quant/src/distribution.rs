@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_distributions_go_on_as_if_uninterrupted() {
+    fn resumed_distributions_equal_uninterrupted_ones() {
         let values = wave(3000);
         let first = serde_json::to_string(&distribution(&values[..1000])).unwrap();
         let mut resumed: Distribution = serde_json::from_str(&first).unwrap();

@@ -4,18 +4,19 @@ use super::histograms::{Histogram, Histograms, logarithms};
 use super::{Object, Part, number, percent, table};
 use kvant_quant::counts;
 
-const TITLE: &str =
+const WITH_RANGES: &str =
     "Activations by value, with logarithmic counts. The scale covers what is shaded; values beyond it are clipped";
+const WITHOUT_RANGES: &str = "Activations by value, with logarithmic counts";
 
 /// A histogram of each point of a checkpoint with its range, and a table of the same; what is said of scales that are found later.
 pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     let points: Vec<Object<'_>> = object.objects("activations").collect();
-    let dynamic: Vec<String> = object.objects("input_schemes").filter_map(|row| dynamic(&row)).collect();
-    if points.is_empty() && dynamic.is_empty() {
+    let schemes: Vec<String> = object.objects("input_schemes").filter_map(|row| scheme(&row)).collect();
+    if points.is_empty() && schemes.is_empty() {
         return Vec::new();
     }
     let mut parts = vec![Part::Heading("Activations".to_owned())];
-    parts.extend(dynamic.into_iter().map(Part::Text));
+    parts.extend(schemes.into_iter().map(Part::Text));
     if !points.is_empty() {
         parts.extend(of_points(points.into_iter().map(|point| (name(&point), missing(&point), point))));
     }
@@ -37,32 +38,30 @@ pub(super) fn of_tensors(report: &Object<'_>) -> Vec<Part> {
 
 /// The charts and the table of points, each with its name and what is said where there is no range.
 fn of_points<'v>(points: impl Iterator<Item = (String, String, Object<'v>)>) -> [Part; 2] {
-    let mut all = table(&["activations", "scheme"], &["least", "greatest", "covered from", "to", "clipped", "values"]);
+    let mut all = table(&["activations"], &["least", "greatest", "covered from", "to", "clipped", "values"]);
     let mut rows = Vec::new();
     for (name, missing, point) in points {
-        let range = point.object("range");
-        let ends = ["low", "high"].map(|end| range.number(end));
+        let ends = ["low", "high"].map(|end| point.object("range").number(end));
         let clipped = point.number("clipped");
+        let numbers = [point.number("min"), point.number("max"), ends[0], ends[1]].map(number);
+        let values = point.count("values").map(|values| values.to_string()).unwrap_or_default();
+        all.push(std::iter::once(name.clone()).chain(numbers).chain([percent(clipped), values]));
         let note = match ends {
             [Some(low), Some(high)] => format!("{}, {}", covered(low, high), clipped_share(clipped)),
             _ => missing,
         };
-        let numbers = [point.number("min"), point.number("max"), ends[0], ends[1]].map(number);
-        let values = point.count("values").map(|values| values.to_string()).unwrap_or_default();
-        let share = clipped.map_or_else(|| "-".to_owned(), |share| percent(Some(share)));
-        all.push([name.clone(), point.text("scheme").to_owned()].into_iter().chain(numbers).chain([share, values]));
-        let bins = point.object("bins");
         rows.push(Histogram {
             name,
             note,
-            ends: ["low", "high"].map(|end| bins.number(end).unwrap_or(0.0)),
+            ends: ["low", "high"].map(|end| point.object("bins").number(end).unwrap_or(0.0)),
             area: logarithms(&point.numbers("counts")),
             line: Vec::new(),
             covered: ends[0].zip(ends[1]).map(|(low, high)| [low, high]),
             is_clipped: clipped.is_some_and(|share| share > 0.0),
         });
     }
-    [Part::Histograms(Histograms { title: TITLE.to_owned(), rows }), Part::Table(all)]
+    let title = if rows.iter().any(|row| row.covered.is_some()) { WITH_RANGES } else { WITHOUT_RANGES };
+    [Part::Histograms(Histograms { title: title.to_owned(), rows }), Part::Table(all)]
 }
 
 fn covered(low: f64, high: f64) -> String {
@@ -80,23 +79,20 @@ fn clipped_share(share: Option<f64>) -> String {
 
 /// Why there is no range.
 fn missing(point: &Object<'_>) -> String {
-    match point.text("timing") {
+    let why = match point.text("timing") {
         "" => "not quantized",
         "dynamic" => "dynamic scales",
         _ => "a scale for each feature",
-    }
-    .to_owned()
+    };
+    why.to_owned()
 }
 
-/// What is said of layers whose scales are found while the model runs.
-fn dynamic(row: &Object<'_>) -> Option<String> {
+/// How the inputs of some layers are quantized. Of scales that are found while the model runs nobody should look for a range.
+fn scheme(row: &Object<'_>) -> Option<String> {
     let layers = counts::number(usize::try_from(row.count("layers")?).ok()?, "layer");
-    (row.text("timing") == "dynamic").then(|| {
-        format!(
-            "The inputs of {layers} are quantized as {}. Their scales are found while the model runs: no range is chosen in advance.",
-            row.text("scheme")
-        )
-    })
+    let said = format!("The inputs of {layers} are quantized as {}", row.text("scheme"));
+    let later = "Their scales are found while the model runs: no range is chosen in advance.";
+    Some(if row.text("timing") == "dynamic" { format!("{said}. {later}") } else { format!("{said}.") })
 }
 
 /// The layers that read the activations, the last parts of their names where the others are the same; or what the activations are.

@@ -72,7 +72,9 @@ impl Histogram {
             drawing = drawing.add(band.set("width", round(right - left)).set("height", HEIGHT));
         }
         let area = scaled(&self.area);
-        drawing = drawing.add(Polyline::new().set("class", "area").set("points", outline(&area)));
+        // What is behind a line is fainter.
+        let class = if self.line.is_empty() { "counts" } else { "area" };
+        drawing = drawing.add(Polyline::new().set("class", class).set("points", outline(&area)));
         if let Some(covered) = covered {
             if self.is_clipped {
                 drawing = clipped(&area, covered).into_iter().fold(drawing, svg::Document::add);

@@ -30,11 +30,11 @@ pub(super) fn parts(found: &Object<'_>) -> Vec<Part> {
     }
     let samples = found.count("samples").unwrap_or(0);
     let differing = pictures.iter().filter(|picture| picture.differs).count();
+    let which =
+        format!("{} of {samples} images, with the number of the likeliest class and its probability.", pictures.len());
     let text = match differing {
-        0 => format!("Some of {samples} samples. The graphs find the same class likeliest for all that are shown."),
-        _ => format!(
-            "Some of {samples} samples. The first {differing} are those for which the graphs find different classes likeliest."
-        ),
+        0 => format!("{which} The graphs agree on all of them."),
+        _ => format!("{which} Those on which the graphs disagree come first."),
     };
     vec![Part::Heading("Images".to_owned()), Part::Text(text), Part::Pictures(Pictures(pictures))]
 }
@@ -50,7 +50,7 @@ fn picture(image: &Object<'_>) -> Picture {
 fn class(model: &Object<'_>) -> String {
     let Some(class) = model.count("class") else { return "no class".to_owned() };
     let probability = model.number("probability").map(|share| format!(" ({:.1}\u{a0}%)", 100.0 * share));
-    format!("class\u{a0}{class}{}", probability.unwrap_or_default())
+    format!("{class}{}", probability.unwrap_or_default())
 }
 
 /// Returns whether a text is a picture in JPEG, and nothing that a browser would fetch.

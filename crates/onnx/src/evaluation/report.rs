@@ -87,7 +87,7 @@ pub struct TensorReport {
     /// The values of an output in both models, where a report shows them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<OutputHistogram>,
-    /// What the histogram is made of.
+    /// The distributions that the histogram shows.
     #[serde(skip)]
     pub(super) distributions: Option<Box<[Distribution; 2]>>,
 }
