@@ -11,7 +11,8 @@ use kvant_numeric::kernel::Range;
 pub struct CoveredRange {
     /// From the value of the least code to that of the greatest.
     pub range: Range,
-    /// The values with an error of at most half a step: those beyond are clipped.
+    /// The values with an error of at most a step: those beyond are clipped. Scales that are rounded to the model's type cover the range that
+    /// they were made from up to less than that.
     pub unclipped: Range,
 }
 
@@ -33,7 +34,7 @@ impl CoveredRange {
     fn new(range: Range, step: f32) -> CoveredRange {
         let finite = |value: f32| value.clamp(f32::MIN, f32::MAX);
         let range = Range { min: finite(range.min), max: finite(range.max) };
-        let unclipped = Range { min: finite(range.min - step / 2.0), max: finite(range.max + step / 2.0) };
+        let unclipped = Range { min: finite(range.min - step), max: finite(range.max + step) };
         CoveredRange { range, unclipped }
     }
 }
@@ -93,9 +94,9 @@ mod tests {
     fn ends_are_the_values_of_the_outermost_codes() {
         let CoveredRange { range, unclipped } = covered("int8:tensor!static", -127.5, 100.0).unwrap();
         assert_eq!((range.min, range.max), (-128.0, 127.0));
-        assert_eq!((unclipped.min, unclipped.max), (-128.5, 127.5));
+        assert_eq!((unclipped.min, unclipped.max), (-129.0, 128.0));
         let CoveredRange { range, unclipped } = covered("e4m3:tensor!static", -448.0, 1.0).unwrap();
-        assert_eq!((range.max, unclipped.max), (448.0, 464.0));
+        assert_eq!((range.max, unclipped.max), (448.0, 480.0));
         let CoveredRange { range, .. } = covered("e2m1:g16:e4m3:f32!local", 0.0, 2688.0).unwrap();
         assert!((range.max - 2688.0).abs() < 0.01, "{range:?}");
     }
