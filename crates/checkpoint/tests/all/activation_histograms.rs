@@ -122,8 +122,10 @@ fn by_blocks(
     let run =
         blockwise::Settings { target, key: "key", memory: MEMORY, propagate: Propagate::default(), shown: &shown };
     let cancelled = AtomicBool::new(false);
-    let watch = |at: blockwise::BlockProgress| cancelled.fetch_or(stop(at.block), Ordering::Relaxed).then_some(());
-    let found = blockwise::run(&sources, run, &cancelled, &|at| drop(watch(at)), &|_| {})?;
+    let watch = |at: blockwise::BlockProgress| {
+        cancelled.fetch_or(stop(at.block), Ordering::Relaxed);
+    };
+    let found = blockwise::run(&sources, run, &cancelled, &watch, &|_| {})?;
     Ok((found, plan))
 }
 
