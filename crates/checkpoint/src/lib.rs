@@ -13,7 +13,7 @@
 //! * [`gguf`]: the same steps for a GGUF file, with its own plan,
 //! * [`onnx`]: a decoder as an ONNX graph,
 //! * [`sensitivity`]: what layers may become in a mix of schemes, and how much each costs,
-//! * [`weight_histograms`]: the weights of layers before and after, for reports.
+//! * [`weight_histograms`], [`activation_histograms`]: the weights of layers before and after, and what passes them, for reports.
 //!
 //! The layers below are crates of their own: `kvant_model` (a checkpoint's headers and config.json, seen as a model),
 //! `kvant_weights`, `kvant_formats` (checkpoint formats, what loaders accept, verification), `kvant_gguf` (GGUF files as sources),
@@ -43,6 +43,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod activation_histograms;
 pub mod blockwise;
 pub mod byte_size;
 pub mod calibration;

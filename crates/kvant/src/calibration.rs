@@ -7,6 +7,7 @@ use crate::job::{Data, Job};
 use crate::self_samples::SelfSamples;
 use crate::sounds;
 use crate::text::{counts, shown};
+use kvant_checkpoint::activation_histograms::{PointHistogram, activation_histograms, shown_points};
 use kvant_checkpoint::blockwise::{self, BlockProgress, BlockResults, BlockwiseReport, Settings, Sources, State};
 use kvant_checkpoint::calibration::{
     Report as CalibrationReport, Resolved, Statistics, StatisticsFile, observe, resolve,
@@ -22,7 +23,7 @@ use kvant_data::images::{ImageOptions, ImagesUnread, TextImages};
 use kvant_data::sounds::SoundInput;
 use kvant_forward::forward::Decoder;
 use kvant_quant::rotation::Rotate;
-use kvant_weights::activation_point::Parameters;
+use kvant_weights::activation_point::{ActivationPoint, Parameters};
 use serde_json::{Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The tokens of a sequence unless said otherwise, where the model can take them.
 const SEQUENCE: usize = 512;
+
+/// The most points of a model whose activations a report shows. It is a prime number: points that are evenly spread are not all of the same kind.
+const SHOWN_POINTS: usize = 251;
+
+/// What is said where ranges are those of an interrupted run that had no report to make.
+pub const ACTIVATIONS_NOT_KEPT: &str =
+    "the report does not show activations: the interrupted run, which had no report, did not keep them";
+
+/// The result of calibration.
+pub struct Calibrated {
+    /// The plan with its parameters.
+    pub plan: CalibratedPlan,
+    /// The results of algorithms, if any ran.
+    pub blocks: Option<BlockwiseReport>,
+    /// The activations, if there is a report for people to show them; `None` where they were not gathered.
+    pub activations: Option<Vec<PointHistogram>>,
+}
+
+impl From<CalibratedPlan> for Calibrated {
+    fn from(plan: CalibratedPlan) -> Calibrated {
+        Calibrated { plan, blocks: None, activations: None }
+    }
+}
 
 /// Inputs of calibration besides the plan.
 pub struct Calibration<'a> {
@@ -299,11 +323,12 @@ impl<'a> Calibration<'a> {
         output: &Output,
         rotation: Option<&RotationReport>,
         reporter: &Reporter<'_>,
-    ) -> Result<(CalibratedPlan, BlockwiseReport), Error> {
+    ) -> Result<Calibrated, Error> {
         let BlockResults { statistics, report: blocks, .. } =
             self.run_blocks(decoder, loaded, &plan, output, reporter)?;
         let Resolved { parameters, report } = resolve(&plan, &statistics)?;
         report.notices().iter().for_each(|notice| reporter.note(notice));
+        let activations = self.histograms(&plan, &statistics, &parameters, reporter);
         let mut record = json!({
             "data": loaded.provenance,
             "precision": self.job.data.precision.name(),
@@ -319,7 +344,30 @@ impl<'a> Calibration<'a> {
         if let Some(rotation) = rotation {
             record["rotation"] = json!(rotation);
         }
-        Ok((plan.calibrated(parameters, record)?, blocks))
+        Ok(Calibrated { plan: plan.calibrated(parameters, record)?, blocks: Some(blocks), activations })
+    }
+
+    /// The points whose activations are gathered for a report.
+    fn shown_points(&self, plan: &Plan) -> Vec<ActivationPoint> {
+        if self.job.sinks.page.is_some() { shown_points(plan, SHOWN_POINTS) } else { Vec::new() }
+    }
+
+    /// The activations of those points. An earlier run without a report has gathered none.
+    fn histograms(
+        &self,
+        plan: &Plan,
+        statistics: &Statistics,
+        parameters: &Parameters,
+        reporter: &Reporter<'_>,
+    ) -> Option<Vec<PointHistogram>> {
+        if self.shown_points(plan).is_empty() {
+            return None;
+        }
+        if !statistics.has_distributions() {
+            reporter.note(ACTIVATIONS_NOT_KEPT);
+            return None;
+        }
+        Some(activation_histograms(plan, statistics, parameters))
     }
 
     fn run_blocks(
@@ -341,7 +389,8 @@ impl<'a> Calibration<'a> {
         let sources = Sources { plan, checkpoint, decoder, ops: &ops, sequences, held_out, output };
         let key = loaded.key(self.job.data.precision.name());
         let (memory, propagate) = (self.job.limits.memory.0, self.job.data.propagate);
-        let settings = Settings { target: self.target, key: &key, memory, propagate };
+        let shown = &self.shown_points(plan)[..];
+        let settings = Settings { target: self.target, key: &key, memory, propagate, shown };
         let blocks = plan.blocks().len();
         let resumes = |done: usize| reporter.resumed(Resumption::Blocks { done, total: blocks });
         let work = || blockwise::run(&sources, settings, reporter.cancel().flag(), &watch, &resumes);
@@ -357,7 +406,7 @@ impl<'a> Calibration<'a> {
         plan: Plan,
         learned: Option<LearnedOnData>,
         reporter: &Reporter<'_>,
-    ) -> Result<CalibratedPlan, Error> {
+    ) -> Result<Calibrated, Error> {
         let mut decoder = Decoder::open_any(self.checkpoint)?;
         let (data, rotation) = self.load_again(&mut decoder, 0, learned, reporter)?;
         let (sequences, provenance) = (&data.sequences, &data.provenance);
@@ -383,13 +432,16 @@ impl<'a> Calibration<'a> {
             file.write(statistics).map_err(failure)?;
         }
         report.notices().iter().for_each(|notice| reporter.note(notice));
-        let Some(rotation) = rotation else {
-            let record = self.record_of(&data, &report, None);
-            return Ok(plan.calibrated(parameters, Some(record))?);
+        let activations = self.histograms(&plan, statistics, &parameters, reporter);
+        let plan = match rotation {
+            None => plan.calibrated(parameters, Some(self.record_of(&data, &report, None)))?,
+            Some(rotation) => {
+                let learned = LearnedOnData { report: rotation, data };
+                let record = self.record_of(&learned.data, &report, Some(&learned));
+                self.plan_for(plan, &learned.data).calibrated(parameters, record)?
+            }
         };
-        let learned = LearnedOnData { report: rotation, data };
-        let record = self.record_of(&learned.data, &report, Some(&learned));
-        Ok(self.plan_for(plan, &learned.data).calibrated(parameters, record)?)
+        Ok(Calibrated { plan, blocks: None, activations })
     }
 
     /// The plan with the parameters that the statistics of a file give.
@@ -448,7 +500,7 @@ impl<'a> Calibration<'a> {
         let watch = |block: usize, done: u64, all: u64| {
             watch(&format!("block {} of {blocks}, observing activations", block + 1), done, all);
         };
-        let none = Statistics::new(plan)?;
+        let none = Statistics::new(plan)?.with_distributions(&self.shown_points(plan));
         let memory = self.job.limits.memory.0;
         let ops = self.job.data.precision.ops();
         let work = || observe(decoder, &ops, sequences, none, memory, reporter.cancel().flag(), watch);

@@ -529,7 +529,11 @@ impl Evaluation {
         // Nothing is done yet that could be stopped.
         let _ = watch(0, all);
         let done = &mut |done| watch(done as u64, all);
-        Ok(evaluate_graph(&reference, quantized, &mut samples, labels.as_deref(), &runtime, done)?)
+        let mut report = evaluate_graph(&reference, quantized, &mut samples, labels.as_deref(), &runtime, done)?;
+        if self.page.is_some() {
+            report.show(&samples);
+        }
+        Ok(report)
     }
 }
 

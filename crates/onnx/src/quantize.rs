@@ -636,6 +636,8 @@ impl TransformedModel {
         report.not_scaled = changes.not_scaled;
         report.limited_weights = changes.limited_weights;
         report.methods(&prepared.methods(observed, &ranges));
+        let sources = prepared.range_sources();
+        report.histograms(&prepared.placement, |name| observed.distributions.get(&sources.observed(name)));
         report.adjusted = adjusted;
         report.wide_biases = wide_biases;
         report.gains = tuned.gains;

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use kvant_numeric::DType;
+use kvant_quant::activation::{ActivationHistogram, CoveredRange};
+use kvant_quant::distribution::Distribution;
 use serde::{Serialize, Serializer};
 
 use crate::algorithm::{
     EqualizedPair, LayerGain, LearnedBlock, LeftBlock, LeftInput, LeftStream, LimitedWeight, RotatedStream, ScaledInput,
 };
 use crate::count::{ConstantBytes, Counts};
+use crate::element::Element;
+use crate::placement::Placement;
 use crate::quantization::Range;
 use crate::verify::Saturation;
 use crate::writing::float16::Converted;
@@ -45,6 +50,21 @@ pub struct TensorReport {
     pub method: Option<&'static str>,
     /// The tensor it has its scale from.
     pub shares: Option<String>,
+    /// The values that were observed and the range that the scale covers, where a report shows them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<ActivationHistogram>,
+}
+
+impl TensorReport {
+    /// The values that the scale covers; `None` where channels have scales of their own.
+    fn covered(&self, element: Element) -> Option<CoveredRange> {
+        let scale = self.scale.filter(|_| self.scales == 1)?;
+        match (element.full_range(), element.dtype()) {
+            (Some(codes), _) => Some(CoveredRange::of_codes(codes, scale, self.zero_point? as f64)),
+            (None, Some(DType::MiniFloat(float))) => Some(CoveredRange::of_floats(float, scale)),
+            _ => None,
+        }
+    }
 }
 
 /// The result of a run.
@@ -106,6 +126,19 @@ impl Report {
         let activations =
             self.tensors.iter_mut().filter(|tensor| tensor.role == "activation" && tensor.shares.is_none());
         activations.for_each(|tensor| tensor.method = methods.get(&tensor.name).copied());
+    }
+
+    /// Adds the histograms of activations whose distributions were gathered; `distribution` finds that of a tensor.
+    pub(crate) fn histograms<'d>(
+        &mut self,
+        placement: &Placement,
+        distribution: impl Fn(&String) -> Option<&'d Distribution>,
+    ) {
+        for tensor in self.tensors.iter_mut().filter(|tensor| tensor.role == "activation" && tensor.shares.is_none()) {
+            let Some(found) = distribution(&tensor.name) else { continue };
+            let element = placement.activations.get(&tensor.name).map(|activation| activation.scheme.element);
+            tensor.histogram = ActivationHistogram::new(found, element.and_then(|element| tensor.covered(element)));
+        }
     }
 
     /// Takes in what a conversion to another float type did.

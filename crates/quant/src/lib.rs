@@ -24,6 +24,7 @@ pub mod allocation;
 pub mod bias_correction;
 pub mod counts;
 mod dequantize;
+pub mod distribution;
 pub mod fake;
 pub mod finding;
 pub mod glob;

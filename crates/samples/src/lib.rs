@@ -22,7 +22,7 @@ mod stored;
 pub use array::{Array, Element, Values, from_bytes};
 pub use error::SampleError;
 pub use files::{arrays, files, is_image, is_sound, sound_files};
-pub use picture::{MOST_MEMORY, Picture, decode, picture_size};
+pub use picture::{MOST_MEMORY, Picture, decode, picture_size, small_jpeg};
 pub use resample::{Filter, resample, resample_as_torch, resample_floats};
 pub use sound::{SoundHeader, decode_sound, sound_header};
 pub use stored::Stored;

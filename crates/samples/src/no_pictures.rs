@@ -30,6 +30,14 @@ pub fn picture_size(file: &Path) -> Result<[usize; 2], SampleError> {
 ///
 /// # Errors
 /// Always.
+pub fn small_jpeg(file: &Path, _side: u32) -> Result<Vec<u8>, SampleError> {
+    Err(SampleError::NotBuilt { file: file.to_path_buf(), feature: "images" })
+}
+
+/// Refuses the file.
+///
+/// # Errors
+/// Always.
 pub fn decode(file: &Path) -> Result<Picture, SampleError> {
     Err(SampleError::NotBuilt { file: file.to_path_buf(), feature: "images" })
 }

@@ -4,13 +4,17 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
+use image::codecs::jpeg::JpegEncoder;
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageReader, Limits};
+use image::{DynamicImage, ImageDecoder, ImageReader, Limits, RgbImage};
 
 use crate::error::SampleError;
 
 /// The longest side of a decoded picture.
 const LONGEST_SIDE: u32 = 1 << 15;
+
+/// The quality of small pictures, of 100.
+const QUALITY: u8 = 85;
 
 /// The memory of a decoded picture, in bytes.
 pub const MOST_MEMORY: u64 = 1 << 30;
@@ -56,6 +60,23 @@ pub fn decode(file: &Path) -> Result<Picture, SampleError> {
     Ok(Picture { width, height, pixels: image.into_raw() })
 }
 
+/// The picture in a file, reduced to fit a square of `side` pixels, in JPEG.
+///
+/// # Errors
+/// Those of [`decode`].
+pub fn small_jpeg(file: &Path, side: u32) -> Result<Vec<u8>, SampleError> {
+    let Picture { width, height, pixels } = decode(file)?;
+    let picture = RgbImage::from_raw(width as u32, height as u32, pixels);
+    let picture = picture.ok_or_else(|| SampleError::invalid(file, "a picture of no size"))?;
+    let picture = DynamicImage::ImageRgb8(picture);
+    let is_small = width.max(height) <= side as usize;
+    let picture = if is_small { picture } else { picture.thumbnail(side, side) };
+    let mut bytes = Vec::new();
+    let encoder = JpegEncoder::new_with_quality(&mut bytes, QUALITY);
+    picture.write_with_encoder(encoder).map_err(|e| damaged(file, &e))?;
+    Ok(bytes)
+}
+
 /// How the picture is turned to be shown. EXIF data that cannot be read turn nothing, as in other programs.
 fn orientation(decoder: &mut impl ImageDecoder) -> Orientation {
     decoder.orientation().unwrap_or(Orientation::NoTransforms)
@@ -94,6 +115,24 @@ mod tests {
         exif.extend([orientation, 0, 0, 0, 0, 0, 0]);
         bytes.splice(2..2, exif);
         bytes
+    }
+
+    #[test]
+    fn small_pictures_keep_their_shape_and_fit() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.png");
+        for ((width, height), expected) in [((300, 100), (32, 96)), ((40, 20), (20, 40)), ((96, 300), (96, 31))] {
+            RgbImage::from_pixel(width, height, image::Rgb([200, 10, 10])).save(&file).unwrap();
+            let bytes = small_jpeg(&file, 96).unwrap();
+            assert!(bytes.len() < 4096, "{}", bytes.len());
+            let small = dir.path().join("small.jpg");
+            std::fs::write(&small, bytes).unwrap();
+            let picture = decode(&small).unwrap();
+            assert_eq!((picture.height, picture.width), expected);
+            assert!(picture.pixels[0] > 180 && picture.pixels[1] < 40, "{:?}", &picture.pixels[..3]);
+        }
+        std::fs::write(&file, "no picture").unwrap();
+        assert!(small_jpeg(&file, 96).is_err());
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run; and what the
-//! correction of biases needs, their means.
+//! Taps that gather what roundings need of the inputs of layers: Hessians, and rows to pair with those of another run; what the
+//! correction of biases needs, their means; and what reports show, their distributions.
 
 use kvant_forward::forward::{ActivationHook, ActivationPoint, Rows};
 use kvant_numeric::linalg::Precision;
+use kvant_numeric::simd::Isa;
 use kvant_quant::bias_correction::MeanInput;
+use kvant_quant::distribution::Distribution;
 use kvant_quant::hessian::Hessian;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -99,6 +101,42 @@ impl ActivationHook for MeansTap<'_> {
             && let Some(mean) = self.means.get(module)
         {
             mean.lock().unwrap_or_else(PoisonError::into_inner).add(rows.data);
+        }
+        if self.beside.wants(site) {
+            self.beside.see(site, rows);
+        }
+    }
+}
+
+/// Gathers the distribution of what passes, by the module that reads it, and lets another tap see it too.
+pub struct DistributionsTap<'t> {
+    distributions: HashMap<String, Mutex<Distribution>>,
+    beside: &'t dyn ActivationHook,
+}
+
+impl<'t> DistributionsTap<'t> {
+    /// Distributions of the inputs of modules.
+    pub fn new(modules: impl Iterator<Item = String>, beside: &'t dyn ActivationHook) -> DistributionsTap<'t> {
+        DistributionsTap { distributions: modules.map(|module| (module, Mutex::default())).collect(), beside }
+    }
+
+    /// The results.
+    pub fn into_distributions(self) -> impl Iterator<Item = (String, Distribution)> {
+        self.distributions.into_iter().map(|(module, distribution)| (module, into_inner(distribution)))
+    }
+}
+
+impl ActivationHook for DistributionsTap<'_> {
+    fn wants(&self, site: ActivationPoint<'_>) -> bool {
+        self.beside.wants(site)
+            || matches!(site, ActivationPoint::Input(module) if self.distributions.contains_key(module))
+    }
+
+    fn see(&self, site: ActivationPoint<'_>, rows: Rows<'_>) {
+        if let ActivationPoint::Input(module) = site
+            && let Some(distribution) = self.distributions.get(module)
+        {
+            distribution.lock().unwrap_or_else(PoisonError::into_inner).update(Isa::best(), rows.data);
         }
         if self.beside.wants(site) {
             self.beside.see(site, rows);

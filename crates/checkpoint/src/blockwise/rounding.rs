@@ -1,6 +1,6 @@
 //! Rounding the layers of a block, stage by stage: what a stage reads is computed from the stages that are rounded already.
 
-use super::capture::{HessianTap, MeansTap, RowsTap};
+use super::capture::{DistributionsTap, HessianTap, MeansTap, RowsTap};
 use super::codes::Known;
 use super::error::BlockwiseError;
 use super::inputs::{Inputs, InputsTap};
@@ -106,9 +106,10 @@ impl<'a> Blockwise<'_, 'a> {
         let modules = summed.map(|readers| (readers.module.as_str(), readers.features));
         let tap = HessianTap::new(modules, self.precision());
         let means = self.means_tap(batch, &tap);
+        let shown = Self::distributions_tap(work, batch, &means);
         let (until, next) = (Some(depth), self.room(work, depth)?);
         let variation =
-            ForwardOptions { overlay: Some(&work.rounded), tap: Some(&means), until, ..ForwardOptions::default() };
+            ForwardOptions { overlay: Some(&work.rounded), tap: Some(&shown), until, ..ForwardOptions::default() };
         for chunk in self.calibration() {
             self.runner.give(self.run_partial(work, variation, (0, chunk), next.as_ref())?);
         }
@@ -119,6 +120,7 @@ impl<'a> Blockwise<'_, 'a> {
         }
         self.runner.rest();
         work.held_out.extend(held_out.into_inputs());
+        work.distributions.extend(shown.into_distributions());
         work.means.extend(means.into_means());
         work.reach(next);
         Ok(tap.into_hessians())
@@ -134,6 +136,7 @@ impl<'a> Blockwise<'_, 'a> {
         let modules = || batch.iter().map(|readers| readers.module.as_str());
         let (tap, float_tap) = (RowsTap::new(modules()), RowsTap::new(modules()));
         let means = self.means_tap(batch, &tap);
+        let shown = Self::distributions_tap(work, batch, &means);
         let empty = |readers: &SharedInputGroup| Hessian::with_mismatch_in(readers.features, self.precision());
         let mut hessians: HashMap<String, Hessian> =
             batch.iter().map(|readers| (readers.module.clone(), empty(readers))).collect();
@@ -142,7 +145,7 @@ impl<'a> Blockwise<'_, 'a> {
         for chunk in 0..self.chunks.len() {
             let (routing, overlay) = (Routing::record(), Some(&work.rounded));
             let is_seen = self.calibration().contains(&chunk);
-            let looks: &dyn ActivationHook = if is_seen { &means } else { &held_out };
+            let looks: &dyn ActivationHook = if is_seen { &shown } else { &held_out };
             let variation = ForwardOptions {
                 overlay,
                 tap: Some(looks),
@@ -162,6 +165,7 @@ impl<'a> Blockwise<'_, 'a> {
         }
         self.runner.rest();
         work.held_out.extend(held_out.into_inputs());
+        work.distributions.extend(shown.into_distributions());
         work.means.extend(means.into_means());
         work.reach(next);
         Ok(hessians)
@@ -171,6 +175,16 @@ impl<'a> Blockwise<'_, 'a> {
     fn means_tap<'t>(&self, batch: &[SharedInputGroup], beside: &'t dyn ActivationHook) -> MeansTap<'t> {
         let corrected = batch.iter().filter(|_| self.plan.recipe().algorithms().correction.is_some());
         MeansTap::new(corrected.map(|readers| (readers.module.as_str(), readers.features)), beside)
+    }
+
+    /// Lets a tap see what the layers of a batch read, and gathers the distributions that a report shows.
+    fn distributions_tap<'t>(
+        work: &Work<'_, '_, 'a>,
+        batch: &[SharedInputGroup],
+        beside: &'t dyn ActivationHook,
+    ) -> DistributionsTap<'t> {
+        let modules = batch.iter().map(|readers| &readers.module);
+        DistributionsTap::new(modules.filter(|module| work.distributions.contains_key(*module)).cloned(), beside)
     }
 
     /// Looks at what the layers of a batch read of the sequences that are held out.

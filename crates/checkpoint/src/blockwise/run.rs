@@ -15,8 +15,10 @@ use kvant_data::calibration::HeldOut;
 use kvant_forward::forward::ops::Ops;
 use kvant_forward::forward::{ActivationHook, Chunk, Decoder, ForwardOptions, Runner, StopAt, chunks};
 use kvant_numeric::linalg::Precision;
+use kvant_quant::distribution::Distribution;
 use kvant_quant::rounding::{AnyRounding, Needs};
-use std::collections::HashSet;
+use kvant_weights::activation_point::ActivationPoint;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -55,6 +57,8 @@ pub struct Settings<'s> {
     pub memory: u64,
     /// The input of the next block.
     pub propagate: Propagate,
+    /// The points whose distributions are gathered for a report.
+    pub shown: &'s [ActivationPoint],
 }
 
 /// The inputs of a run.
@@ -166,7 +170,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let state = State::begin(settings.target, &key, &shape, BlockResults::default());
         let mut state = state.map_err(BlockwiseError::streams("make room for"))?;
         // Some layers stand before the blocks.
-        let watcher = ObserverHook::new(Statistics::new(self.plan).unwrap_or_default());
+        let statistics = Statistics::new(self.plan).unwrap_or_default();
+        let watcher = ObserverHook::new(statistics.with_distributions(settings.shown));
         for (index, chunk) in self.chunks.iter().enumerate() {
             let options = ForwardOptions { tap: self.tap(&watcher, index), ..ForwardOptions::default() };
             let x = self.runner.embed(options, &chunk.tokens, chunk)?;
@@ -243,8 +248,10 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         self.decoder.check_block(index)?;
         let foldings = self.foldings(index);
         let mut work = Work::new(&self.plan.blocks()[index], &state.current, foldings);
+        work.distributions = self.unseen_distributions(index, &state.found.statistics);
         self.meter.enter(index, BlockStage::Scales);
         self.transform(&mut work)?;
+        work.add_samples_to_distributions();
         self.meter.enter(index, BlockStage::Rounding);
         self.round(&mut work)?;
         if self.is_tuned() {
@@ -262,9 +269,24 @@ impl<'r, 'a> Blockwise<'r, 'a> {
         let mut found = state.found.clone();
         found.blocks = index + 1;
         found.statistics = watcher.statistics();
+        for (module, distribution) in work.distributions {
+            found.statistics.insert_distribution(ActivationPoint::Input(module), distribution);
+        }
         found.report.extend(work.report);
         found.changed.extend(changed);
         Ok((next, found))
+    }
+
+    /// The distributions that are gathered of what the layers of a block read, without those that are gathered with statistics for static
+    /// scales.
+    fn unseen_distributions(&self, index: usize, statistics: &Statistics) -> BTreeMap<String, Distribution> {
+        let layers = self.plan.blocks()[index].layers().map(|layer| &self.plan.layer(layer).module);
+        let unseen = |module: &String| {
+            let point = ActivationPoint::Input(module.clone());
+            let distribution = statistics.distribution(&point).filter(|_| statistics.get(&point).is_none())?;
+            Some((module.clone(), distribution.clone()))
+        };
+        layers.filter_map(unseen).collect()
     }
 
     /// Unrounded modules keep their type, even where scales are moved into them.

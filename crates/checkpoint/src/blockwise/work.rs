@@ -5,10 +5,12 @@ use crate::folding::ScaleFusion;
 use crate::plan::{Job, LayerId, PlannedBlock, PlannedLayer};
 use kvant_container::unfinished::Written;
 use kvant_forward::forward::WeightOverrides;
+use kvant_numeric::simd::Isa;
 use kvant_quant::QuantTensor;
 use kvant_quant::bias_correction::MeanInput;
+use kvant_quant::distribution::Distribution;
 use kvant_weights::weight::WeightMatrix;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::inputs::Inputs;
@@ -35,6 +37,9 @@ pub(super) struct Work<'w, 'n, 'a> {
     pub(super) held_out: HashMap<String, Inputs>,
     /// The mean of what layers read as those rounded before them leave it, by module; empty unless biases are corrected.
     pub(super) means: HashMap<String, MeanInput>,
+    /// Distributions of what layers read, by module, of those that a report shows and that have no static scales; empty until they are
+    /// observed.
+    pub(super) distributions: BTreeMap<String, Distribution>,
     /// The block with the layers that are rounded so far.
     pub(super) rounded: WeightOverrides<'a>,
     /// Rounded layers that are tuned before they are written.
@@ -69,6 +74,7 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
             inputs: HashMap::new(),
             held_out: HashMap::new(),
             means: HashMap::new(),
+            distributions: BTreeMap::new(),
             rounded: WeightOverrides::default(),
             rounded_layers: Vec::new(),
             reached: None,
@@ -82,6 +88,15 @@ impl<'w, 'n, 'a> Work<'w, 'n, 'a> {
         self.float = self.overlay();
         self.clipped = self.float.clone();
         self.rounded = self.float.clone();
+    }
+
+    /// Where only transforms see inputs, distributions are those of the rows that they keep.
+    pub(super) fn add_samples_to_distributions(&mut self) {
+        for (module, distribution) in &mut self.distributions {
+            if let Some(inputs) = self.inputs.get(module) {
+                distribution.update(Isa::best(), &inputs.rows);
+            }
+        }
     }
 
     /// Lets roundings see the limits that were found.

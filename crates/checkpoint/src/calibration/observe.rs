@@ -6,6 +6,7 @@ use kvant_forward::forward::ops::Ops;
 use kvant_forward::forward::{self, ActivationHook, Decoder, Pass, Rows, chunks};
 use kvant_numeric::simd::Isa;
 use kvant_quant::activation::ActivationStatistic;
+use kvant_quant::distribution::Distribution;
 use kvant_weights::activation_point::ActivationPoint;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,20 +57,42 @@ pub fn observe(
 
 /// Takes in what passes.
 pub(crate) struct ObserverHook {
-    sites: BTreeMap<ActivationPoint, Mutex<ActivationStatistic>>,
+    sites: BTreeMap<ActivationPoint, Mutex<ObservedPoint>>,
+    /// Distributions of points that others observe.
+    others: BTreeMap<ActivationPoint, Distribution>,
+}
+
+/// A point that is observed.
+struct ObservedPoint {
+    statistic: ActivationStatistic,
+    distribution: Option<Distribution>,
 }
 
 impl ObserverHook {
     pub(crate) fn new(statistics: Statistics) -> ObserverHook {
-        let sites = statistics.iter().map(|(site, statistic)| (site.clone(), Mutex::new(statistic.clone())));
-        ObserverHook { sites: sites.collect() }
+        let point = |(site, statistic): (&ActivationPoint, &ActivationStatistic)| {
+            let (statistic, distribution) = (statistic.clone(), statistics.distribution(site).cloned());
+            (site.clone(), Mutex::new(ObservedPoint { statistic, distribution }))
+        };
+        let sites: BTreeMap<_, _> = statistics.iter().map(point).collect();
+        let others = statistics.distributions().iter().filter(|(site, _)| !sites.contains_key(*site));
+        let others = others.map(|(site, distribution)| (site.clone(), distribution.clone())).collect();
+        ObserverHook { sites, others }
     }
 
     /// The statistics with the new observations.
     pub(crate) fn statistics(self) -> Statistics {
         let mut statistics = Statistics::default();
-        for (site, statistic) in self.sites {
-            statistics.insert(site, statistic.into_inner().unwrap_or_else(PoisonError::into_inner));
+        for (site, observed) in self.sites {
+            let ObservedPoint { statistic, distribution } =
+                observed.into_inner().unwrap_or_else(PoisonError::into_inner);
+            distribution
+                .into_iter()
+                .for_each(|distribution| statistics.insert_distribution(site.clone(), distribution));
+            statistics.insert(site, statistic);
+        }
+        for (site, distribution) in self.others {
+            statistics.insert_distribution(site, distribution);
         }
         statistics
     }
@@ -81,10 +104,13 @@ impl ActivationHook for ObserverHook {
     }
 
     fn see(&self, site: forward::ActivationPoint<'_>, rows: Rows<'_>) {
-        let Some(statistic) = self.sites.get(&site.into()) else { return };
-        let mut statistic = statistic.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(observed) = self.sites.get(&site.into()) else { return };
+        let mut observed = observed.lock().unwrap_or_else(PoisonError::into_inner);
         for sequence in rows.sequences() {
-            statistic.update(Isa::best(), sequence, rows.columns);
+            observed.statistic.update(Isa::best(), sequence, rows.columns);
+            if let Some(distribution) = &mut observed.distribution {
+                distribution.update(Isa::best(), sequence);
+            }
         }
     }
 }

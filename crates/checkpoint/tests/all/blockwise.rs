@@ -17,16 +17,16 @@ use std::sync::atomic::AtomicBool;
 
 const MEMORY: u64 = 1 << 30;
 
-fn sequences() -> Vec<Vec<u32>> {
+pub fn sequences() -> Vec<Vec<u32>> {
     (0..4).map(|sequence| (0..16).map(|at| (at * at * 7 + sequence * 5) % 31).collect()).collect()
 }
 
-fn planned(checkpoint: &Checkpoint, settings: &Settings) -> Plan {
+pub fn planned(checkpoint: &Checkpoint, settings: &Settings) -> Plan {
     let recipe = Recipe::resolve(settings, &Settings::default()).unwrap().with_calibration(true);
     Plan::new(checkpoint, recipe).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn with_algorithms(settings: Settings, algorithms: &str) -> Settings {
+pub fn with_algorithms(settings: Settings, algorithms: &str) -> Settings {
     settings.with_algorithms(&[algorithms.to_owned()]).unwrap()
 }
 
@@ -36,7 +36,8 @@ fn run_blocks(plan: &Plan, checkpoint: &Checkpoint, output: &Output, target: &Pa
     let (cpu, sequences) = (Cpu::default(), sequences());
     let sources =
         Sources { plan, checkpoint, decoder: &decoder, ops: &cpu, sequences: &sequences, held_out: &[], output };
-    let settings = blockwise::Settings { target, key: "key", memory: MEMORY, propagate: Propagate::default() };
+    let settings =
+        blockwise::Settings { target, key: "key", memory: MEMORY, propagate: Propagate::default(), shown: &[] };
     blockwise::run(&sources, settings, &AtomicBool::new(false), &|_| {}, &|_| {}).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -97,7 +98,7 @@ fn layers_outside_the_blocks_are_observed_with_and_without_algorithms() {
 }
 
 /// A llama of two blocks.
-fn two_blocks() -> (serde_json::Value, Vec<crate::common::Tensor>) {
+pub fn two_blocks() -> (serde_json::Value, Vec<crate::common::Tensor>) {
     let mut config = llama_config();
     config["num_hidden_layers"] = 2.into();
     let mut tensors = llama(Dtype::BF16);

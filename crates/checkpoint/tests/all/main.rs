@@ -1,5 +1,6 @@
 //! The tests of the library as its users call it, in one program: linking one for each file took longer than compiling them.
 
+mod activation_histograms;
 mod blockwise;
 #[path = "../common/mod.rs"]
 mod common;

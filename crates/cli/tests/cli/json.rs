@@ -241,13 +241,16 @@ fn calibrated_json_matches_its_schema() {
     let quantize = |args: &[&str], output: &str| {
         check(&place, "quantize", &[&["quantize", "nano_llama", "-o", output], args].concat())
     };
-    let found = quantize(&["-s", "int8", "--calib", "rows.jsonl"], "int8");
+    let found = quantize(&["-s", "int8", "--calib", "rows.jsonl", "--report", "int8.html"], "int8");
+    let shown = &found["activations"][0];
+    assert!(has(&found["activations"]) && shown["clipped"] == 0.0 && shown["range"].is_object(), "{shown}");
     let skipped = &found["calibration"]["data"]["files"][0]["skipped"];
     assert_eq!(*skipped, json!({"no_text": 1, "not_json": 1, "empty": 1}));
     let eval = check(&place, "eval", &["eval", "int8", "--data", "text.txt", "--seq-len", "64"]);
     assert_eq!(eval["quantized_activations"], json!(["inputs of 28 layers: int8:tensor!static"]));
     let awq = ["--algorithm", "awq:ratios=2,gptq,tune:iterations=2"];
-    let scaled = quantize(&[&["-s", "int4:g32"], &awq[..], &CALIBRATED].concat(), "awq");
+    let scaled = quantize(&[&["-s", "int4:g32"], &awq[..], &CALIBRATED, &["--report", "a.md"]].concat(), "awq");
+    assert!(has(&scaled["activations"]) && scaled["activations"][0]["range"].is_null(), "{scaled}");
     assert!(has(&scaled["calibration"]["tunings"]), "{scaled}");
     assert!(has(&scaled["calibration"]["links"]) && scaled["calibration"]["held_out"].is_object(), "{scaled}");
     let starved = quantize(&["-s", "int4:g32", "--algorithm", "gptq", "--calib", "hello.txt"], "starved");
@@ -364,6 +367,12 @@ fn graph_json_matches_its_schemas() {
     }
     let eval = ["eval", "q.onnx", "--reference", "tinycnn.float.onnx"];
     check(&place, "eval", &[&eval[..], &SAMPLES].concat());
+    let shown = [&["quantize"], &CNN[..], &SAMPLES, &["-o", "shown.onnx", "--report", "shown.html"]].concat();
+    let shown = check(&place, "quantize", &shown);
+    let activation =
+        shown["report"]["tensors"].as_array().unwrap().iter().find(|tensor| tensor["role"] == "activation");
+    assert!(activation.unwrap()["histogram"]["counts"].is_array(), "{shown}");
+    assert!(shown["quality"]["outputs"][0]["histogram"].is_object(), "{shown}");
     if has_onnx_runtime() {
         check(&place, "eval", &[&eval[..], &["--data", "tinycnn.calib.npz", "--time"]].concat());
         check(&place, "eval", &["eval", "q.onnx", "--time"]);

@@ -18,6 +18,7 @@ fn commands_write_pages_of_what_they_found() {
     let page = read(&place, "int4.html");
     let layers = page.matches("class=\"area\"").count();
     assert_eq!(layers, 28, "the weights of each layer");
+    assert_eq!(page.matches("class=\"counts\"").count(), 16, "what layers read, each input once");
     for shown in ["Quantization: nano_llama", "int4:g32", "model.layers.0.mlp.down_proj", "text.txt", "<svg"] {
         assert!(page.contains(shown), "{shown}");
     }
@@ -65,6 +66,53 @@ fn types_of_gguf_files_and_files_of_statistics_are_shown() {
     place.succeed(&["quantize", "nano_llama", "-s", "Q8_0", "-o", "a.gguf", "--report", "gguf.md"]);
     let page = read(&place, "gguf.md");
     assert!(page.contains("Q8\\_0") && page.contains("types of tensors") && page.contains(" F32"), "{page}");
+}
+
+#[test]
+fn activations_are_shown_with_their_ranges_and_change_nothing() {
+    let place = Place::new();
+    place.write("text.txt", &TEXT.repeat(40));
+    let quantize = |output: &str, more: &[&str]| {
+        let calib = ["--calib", "text.txt", "--num-samples", "4", "--seq-len", "32", "--no-model-card"];
+        place.succeed(&[&["quantize", "nano_llama", "-s", "int8", "-o", output], &calib[..], more].concat())
+    };
+    quantize("plain", &[]);
+    quantize("shown", &["--report", "shown.html"]);
+    let page = read(&place, "shown.html");
+    assert_eq!((page.matches("class=\"covered\"").count(), page.matches("nothing clipped").count()), (16, 3 * 16));
+    for name in ["model.safetensors", "calibration.json"] {
+        let [plain, shown] = ["plain", "shown"].map(|folder| std::fs::read(place.path(folder).join(name)).ok());
+        assert!(plain == shown, "{name} depends on the report");
+    }
+    place.succeed(&["quantize", "nano_llama", "-s", "FP8_DYNAMIC", "-o", "dynamic", "--report", "dynamic.html"]);
+    assert!(read(&place, "dynamic.html").contains("Their scales are found while the model runs"));
+}
+
+/// A picture of one pixel, and the same in another colour.
+const PIXELS: [&[u8]; 2] = [
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde\0\0\0\x0cIDATx\xdac8!\xc7\x05\0\x02\xa2\0\xf1\xfc\xd7\xad\xf2\0\0\0\0IEND\xaeB`\x82",
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde\0\0\0\x0cIDATx\xdac\xe0\x92\xbb\x03\0\x01:\x01\x05\xb4\x9e\x877\0\0\0\0IEND\xaeB`\x82",
+];
+
+#[test]
+fn images_are_shown_with_the_classes_of_both_graphs() {
+    let place = Place::empty();
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    std::fs::copy(data.join("tinycnn.float.onnx"), place.path("float.onnx")).unwrap();
+    std::fs::create_dir(place.path("images")).unwrap();
+    for number in 0..30 {
+        std::fs::write(place.path(&format!("images/{number:02}.png")), PIXELS[number % 2]).unwrap();
+    }
+    let data = ["--data", "images", "--preprocess", "size=16x16,scale=0.004", "--runtime", "rten"];
+    let quantize = ["quantize", "float.onnx", "--preset", "A8W8", "-o", "q.onnx", "--report", "q.html"];
+    place.succeed(&[&quantize[..], &data].concat());
+    let page = read(&place, "q.html");
+    let pictures = |page: &str| page.matches("<img src=\"data:image/jpeg;base64,").count();
+    assert!(pictures(&page) == 24 && page.contains("00.png") && page.contains("class=\"covered\""), "{page}");
+    let eval = ["eval", "q.onnx", "--reference", "float.onnx", "--report", "e.html"];
+    place.succeed(&[&eval[..], &data].concat());
+    let page = read(&place, "e.html");
+    assert!(pictures(&page) == 24 && page.contains("24 of 30 images") && page.contains("class=\"outline\""), "{page}");
 }
 
 #[test]

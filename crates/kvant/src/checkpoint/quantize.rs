@@ -4,7 +4,7 @@ use super::outputs::{Delivered, Output as Made, Outputs};
 use super::plan::Cost;
 use super::planning::{self, Planned};
 use super::{warnings, worker};
-use crate::calibration::{Calibration, LearnedOnData, clear_away};
+use crate::calibration::{Calibrated, Calibration, LearnedOnData, clear_away};
 use crate::card::{CardRequest, CardSource, CardedPlan, Made as CardMade};
 use crate::error::{Error, ErrorKind};
 use crate::events::{Reporter, Stage, Unit};
@@ -14,6 +14,7 @@ use crate::quality::Gate;
 use crate::text::counts;
 use crate::text::{shell_word, shown};
 use crate::{delivery, gguf, loading, paths, remote};
+use kvant_checkpoint::activation_histograms::{PointHistogram, input_schemes};
 use kvant_checkpoint::blockwise::BlockwiseReport;
 use kvant_checkpoint::engine::{self, Claim, Committed, Done, EngineError, Output, OutputPlan, Start};
 use kvant_checkpoint::finite;
@@ -76,7 +77,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     };
     let keeps_all_values = !job.sinks.wants_gguf() && !job.sinks.wants_graph();
     let work = work.map_err(|error| if keeps_all_values { error } else { error.without_keeping_layers() });
-    let QuantizeWork { plan, output, done, blocks } = work?;
+    let QuantizeWork { plan, output, done, blocks, activations } = work?;
     let shows_weights = job.sinks.page.is_some() && !checkpoint.is_supplied();
     let weights = shows_weights.then_some(()).and_then(|()| {
         // The result is complete: it is not lost because its report lacks a part.
@@ -88,7 +89,7 @@ pub fn run(job: &Job, reporter: &Reporter<'_>) -> Result<Box<CheckpointReport>, 
     let delivered = outputs.deliver(&plan, output, card, reporter)?;
     let measured = gate.and_then(|gate| gate.measured());
     let time = begun.elapsed();
-    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, rotation, measured, weights, time }))
+    Ok(Box::new(CheckpointReport { plan, delivered, done, blocks, rotation, measured, weights, activations, time }))
 }
 
 /// The source of a plan, rotated by what is learned of its rotation, with the data; `None` where nothing is to be learned.
@@ -140,6 +141,8 @@ struct QuantizeWork {
     done: Done,
     /// Results of layers that depended on data.
     blocks: Option<BlockwiseReport>,
+    /// Activations, if there is a report for people to show them.
+    activations: Option<Vec<PointHistogram>>,
 }
 
 /// Inputs of a run besides its plan.
@@ -157,17 +160,17 @@ struct Run<'a, 'e> {
 impl Run<'_, '_> {
     /// Rounds to nearest; where activations have static scales, those are found before.
     fn band_by_band(&self, plan: Plan, learned: Option<LearnedOnData>, claim: Claim) -> Result<QuantizeWork, Error> {
-        let plan = match (plan.needs_calibration(), learned) {
-            (true, _) if !plan.runs_data() => self.calibration.complete_from_file(plan, self.reporter)?,
+        let calibrated = match (plan.needs_calibration(), learned) {
+            (true, _) if !plan.runs_data() => self.calibration.complete_from_file(plan, self.reporter)?.into(),
             (true, learned) => self.calibration.complete(plan, learned, self.reporter)?,
-            (false, Some(learned)) => self.calibration.plan_with_rotation(plan, &learned)?,
-            (false, None) => plan.without_calibration()?,
+            (false, Some(learned)) => self.calibration.plan_with_rotation(plan, &learned)?.into(),
+            (false, None) => plan.without_calibration()?.into(),
         };
-        let output = match self.begin(&plan, claim)? {
+        let output = match self.begin(&calibrated.plan, claim)? {
             Start::Working(output) => output,
-            Start::Finished(output) => return self.finished(plan, output),
+            Start::Finished(output) => return self.finished(calibrated, output),
         };
-        self.rest(plan, *output, None)
+        self.rest(calibrated, *output)
     }
 
     /// Runs the recipe's algorithms block by block, then the remaining work.
@@ -178,11 +181,11 @@ impl Run<'_, '_> {
         let plan = self.calibration.plan_for(plan, &loaded);
         let output = match self.begin(&plan, claim)? {
             Start::Working(output) => output,
-            Start::Finished(output) => return self.finished(plan.finished(), output),
+            Start::Finished(output) => return self.finished(plan.finished().into(), output),
         };
         let made = self.calibration.quantize_blocks(&decoder, &loaded, plan, &output, rotation.as_ref(), self.reporter);
         match made {
-            Ok((plan, blocks)) => self.rest(plan, *output, Some(blocks)),
+            Ok(calibrated) => self.rest(calibrated, *output),
             Err(error) => {
                 // No rerun could finish with such a model; but zeros from lost bytes are not the model's.
                 if error.kind == ErrorKind::Invalid && self.reporter.refuse_lost().is_ok() {
@@ -203,12 +206,13 @@ impl Run<'_, '_> {
         Ok(start)
     }
 
-    fn finished(&self, plan: CalibratedPlan, output: Committed) -> Result<QuantizeWork, Error> {
+    fn finished(&self, calibrated: Calibrated, output: Committed) -> Result<QuantizeWork, Error> {
+        let Calibrated { plan, blocks, activations } = calibrated;
         let output = output.verify(&plan, self.outputs.settling().acceptance)?;
         let output = output.keep_if(&plan.form(), |made| self.judge(made))?;
         clear_away(self.target)?;
         let jobs = plan.jobs().len();
-        Ok(QuantizeWork { plan, output, done: Done { jobs, resumed: jobs }, blocks: None })
+        Ok(QuantizeWork { plan, output, done: Done { jobs, resumed: jobs }, blocks, activations })
     }
 
     fn judge(&self, made: &Path) -> Result<(), Error> {
@@ -216,12 +220,8 @@ impl Run<'_, '_> {
     }
 
     /// Does the remaining work of a plan, and commits the output.
-    fn rest(
-        &self,
-        plan: CalibratedPlan,
-        output: Output,
-        blocks: Option<BlockwiseReport>,
-    ) -> Result<QuantizeWork, Error> {
+    fn rest(&self, calibrated: Calibrated, output: Output) -> Result<QuantizeWork, Error> {
+        let Calibrated { plan, blocks, activations } = calibrated;
         let threads = self.job.limits.threads();
         self.reporter.detail(&format!(
             "{} in {} of work, {threads} threads",
@@ -244,7 +244,7 @@ impl Run<'_, '_> {
             clear_away(self.target)?;
         }
         let (output, done) = settled?;
-        Ok(QuantizeWork { plan, output, done, blocks })
+        Ok(QuantizeWork { plan, output, done, blocks, activations })
     }
 }
 
@@ -264,6 +264,8 @@ pub struct CheckpointReport {
     pub measured: Option<Value>,
     /// The weights of layers before and after, if there is a report for people to show them.
     pub weights: Option<Vec<WeightHistogram>>,
+    /// Activations with the ranges of their scales, if there is a report for people to show them and data were run.
+    pub activations: Option<Vec<PointHistogram>>,
     /// The duration of the run.
     pub time: Duration,
 }
@@ -304,6 +306,8 @@ impl CheckpointReport {
             "calibration": self.plan.record(),
             "evaluation": self.measured,
             "weights": self.weights,
+            "activations": self.activations,
+            "input_schemes": input_schemes(&self.plan),
         })
     }
 }

@@ -10,8 +10,8 @@ use kvant_container::onnx::{ModelProto, Spill};
 use kvant_onnx::algorithm::{Algorithm, Stage as AlgorithmStage};
 use kvant_onnx::data::{Distribution, SampleSource, Samples};
 use kvant_onnx::evaluation::{
-    Concern, EvaluationError, Loss, Remedy, Report, TensorReport, evaluate, evaluate_outputs, note_scaled, remedies,
-    scaled_tensors, widened,
+    Concern, EvaluationError, Loss, Remedy, Report, ShownImage, TensorReport, evaluate, evaluate_outputs, note_scaled,
+    remedies, scaled_tensors, widened,
 };
 use kvant_onnx::recipe::Recipe;
 use kvant_onnx::runtime::RuntimeOptions;
@@ -80,6 +80,9 @@ pub struct Quality {
     pub is_useless: bool,
     /// The problem.
     pub warnings: Vec<String>,
+    /// Images of the data with the classes of both graphs, if there is a report for people to show them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<ShownImage>,
     /// The most damaged tensors inside, where there are warnings.
     pub worst_tensors: Vec<TensorReport>,
     /// Possible remedies.
@@ -148,6 +151,7 @@ fn quality(subject: &Subject<'_>, source: &GraphData, reporter: &Reporter<'_>) -
         text,
         is_useless,
         optimized_fails: report.optimized_fails,
+        images: report.images,
         warnings: concerns.iter().map(ToString::to_string).collect(),
         worst_tensors,
         suggestions,
@@ -221,7 +225,11 @@ fn outputs(
         }
     };
     let report = evaluate_outputs(reference, subject.quantized, &mut samples, subject.runtime, &mut done);
-    report.map(|report| (report, origin)).map_err(Unmeasured::Evaluation)
+    let mut report = report.map_err(Unmeasured::Evaluation)?;
+    if subject.job.sinks.page.is_some() {
+        report.show(&samples);
+    }
+    Ok((report, origin))
 }
 
 /// How many samples to measure on.

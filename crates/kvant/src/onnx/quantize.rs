@@ -91,6 +91,9 @@ pub(super) struct Run<'a, 'e> {
     pub begun: Instant,
 }
 
+/// The most tensors of a graph whose activations a report shows. It is a prime number: tensors that are evenly spread are not all of the same kind.
+const SHOWN_TENSORS: usize = 251;
+
 /// What the graphs of a run are made from.
 struct Common<'a> {
     recipe: &'a Recipe,
@@ -131,7 +134,12 @@ impl Run<'_, '_> {
         let (float, recipe) = (prepared.model.clone(), prepared.recipe.clone());
         let ranges = UsedRanges::of(&prepared);
         let (observed, engine) = match kept {
-            Some((observed, engine)) => (observed, Some(engine)),
+            Some((observed, engine)) => {
+                if job.sinks.page.is_some() && observed.distributions.is_empty() {
+                    reporter.note(crate::calibration::ACTIVATIONS_NOT_KEPT);
+                }
+                (observed, Some(engine))
+            }
             None => self.observe(&prepared, seen.as_mut())?,
         };
         let solved = {
@@ -283,6 +291,9 @@ impl Run<'_, '_> {
     /// Runs the float model over the data and keeps what was observed. The engine is none where no range depends on data.
     fn observe(&self, prepared: &Prepared, data: Option<&mut Data<'_>>) -> Result<(Observed, Option<String>), Error> {
         let mut observation = prepared.observation();
+        if self.job.sinks.page.is_some() {
+            observation = observation.with_distributions(SHOWN_TENSORS);
+        }
         let Some(data) = data.filter(|_| !observation.tensors().is_empty()) else {
             return Ok((observation.observed(), None));
         };

@@ -38,24 +38,6 @@ pub(super) struct Strip {
     pub values: Vec<f64>,
 }
 
-/// Small histograms side by side.
-#[derive(Clone, Debug)]
-pub(super) struct Histograms {
-    pub title: String,
-    pub rows: Vec<Histogram>,
-}
-
-/// Two histograms over the same bins.
-#[derive(Clone, Debug)]
-pub(super) struct Histogram {
-    pub name: String,
-    /// The end of the last bin; the first begins at its negative.
-    pub limit: String,
-    /// Shares by bin.
-    pub before: Vec<f64>,
-    pub after: Vec<f64>,
-}
-
 /// Points by two numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Points {
@@ -98,12 +80,12 @@ fn label(text: impl Into<String>, x: f64, y: f64, anchor: &str) -> Text {
 }
 
 /// Two decimals are enough for a picture, and keep pages small.
-fn round(value: f64) -> f64 {
+pub(super) fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
 /// An empty picture that screen readers name.
-fn document(title: &str) -> Document {
+pub(super) fn document(title: &str) -> Document {
     Document::new().set("role", "img").set("aria-label", title).add(Title::new(title))
 }
 
@@ -174,31 +156,6 @@ impl Strips {
             })
         });
         drawing.to_string()
-    }
-}
-
-/// The size of a small histogram.
-const SMALL: (f64, f64) = (220.0, 70.0);
-
-impl Histogram {
-    /// The chart: the first histogram as an area, the second as a line over it.
-    pub fn svg(&self) -> String {
-        let (width, height) = SMALL;
-        let most = self.before.iter().chain(&self.after).copied().fold(f64::MIN_POSITIVE, f64::max);
-        // The steps of the outline, from the left end of the base to the right one.
-        let outline = |shares: &[f64]| {
-            let bin = width / shares.len().max(1) as f64;
-            let steps = shares.iter().enumerate().flat_map(|(index, share)| {
-                let y = round(height - share / most * (height - 4.0));
-                [(index as f64 * bin, y), ((index + 1) as f64 * bin, y)]
-            });
-            let ends = [(0.0, height), (width, height)];
-            let all = ends[..1].iter().copied().chain(steps).chain(ends[1..].iter().copied());
-            all.map(|(x, y)| format!("{},{y}", round(x))).collect::<Vec<_>>().join(" ")
-        };
-        let area = Polyline::new().set("class", "area").set("points", outline(&self.before));
-        let line = Polyline::new().set("class", "outline").set("points", outline(&self.after));
-        document(&self.name).set("viewBox", (0, 0, width, height)).add(area).add(line).to_string()
     }
 }
 

@@ -1,6 +1,9 @@
 //! What a page shows of ONNX graphs, quantized and evaluated.
 
+use super::activations;
 use super::chart::Bars;
+use super::histograms::{Histogram, Histograms, logarithms};
+use super::pictures;
 use super::{Object, Part, known_facts, number, percent, table};
 use crate::text::size;
 
@@ -29,6 +32,7 @@ pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
     let mut parts = vec![Part::Figures(figures), known_facts(facts)];
     parts.extend(attempts(&object.object("accuracy")));
     parts.extend(closeness("Outputs", outputs));
+    parts.extend(pictures::parts(&quality));
     parts.extend(closeness("Tensors that differ most", quality.objects("worst_tensors").collect()));
     let fails = quality.text("optimized_fails");
     let fails =
@@ -42,6 +46,7 @@ pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
     if !ways.is_empty() {
         parts.extend([Part::Heading("What may help, the cheapest first".to_owned()), Part::List(ways)]);
     }
+    parts.extend(activations::of_tensors(&report));
     let mut all = table(&["tensor", "role", "type", "method"], &["least", "largest", "scale"]);
     for tensor in report.objects("tensors") {
         let texts = ["name", "role", "dtype", "method"].map(|key| tensor.text(key).to_owned());
@@ -67,6 +72,7 @@ pub(super) fn evaluated(object: &Object<'_>) -> Vec<Part> {
     let mut parts = if figures.is_empty() { Vec::new() } else { vec![Part::Figures(figures)] };
     parts.extend(times(&object.object("time")));
     parts.extend(closeness("Outputs", object.objects("outputs").collect()));
+    parts.extend(pictures::parts(object));
     parts.extend(closeness("Tensors", object.objects("tensors").collect()));
     parts
 }
@@ -151,5 +157,27 @@ fn closeness(heading: &str, mut tensors: Vec<Object<'_>>) -> Vec<Part> {
         all.push([tensor.text("name"), tensor.text("op")].map(str::to_owned).into_iter().chain(numbers));
     }
     let title = "Signal-to-noise ratio beside the float graph (higher is better)".to_owned();
-    vec![Part::Heading(heading.to_owned()), Part::Bars(Bars { title, unit: "dB".to_owned(), rows }), Part::Table(all)]
+    let bars = Part::Bars(Bars { title, unit: "dB".to_owned(), rows });
+    [Part::Heading(heading.to_owned()), bars].into_iter().chain(values(&tensors)).chain([Part::Table(all)]).collect()
+}
+
+/// The values of tensors in both graphs, where these were gathered.
+fn values(tensors: &[Object<'_>]) -> Option<Part> {
+    let of_tensor = |tensor: &Object<'_>| {
+        let found = tensor.object("histogram");
+        let bins = found.object("bins");
+        Histogram {
+            name: tensor.text("name").to_owned(),
+            note: String::new(),
+            ends: ["low", "high"].map(|end| bins.number(end).unwrap_or(0.0)),
+            area: logarithms(&found.numbers("before")),
+            line: logarithms(&found.numbers("after")),
+            covered: None,
+            is_clipped: false,
+        }
+    };
+    let rows: Vec<Histogram> = tensors.iter().filter(|tensor| tensor.has("histogram")).map(of_tensor).collect();
+    let title =
+        "Values of the float graph (area) and of the quantized graph (line), with logarithmic counts".to_owned();
+    (!rows.is_empty()).then_some(Part::Histograms(Histograms { title, rows }))
 }

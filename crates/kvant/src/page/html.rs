@@ -1,7 +1,8 @@
 //! Pages in HTML: one file without scripts from elsewhere, in the reader's light or dark mode, that can be printed and read aloud.
 
-use super::chart::Histogram;
 use super::generation::Sample;
+use super::histograms::Histogram;
+use super::pictures::Picture;
 use super::{Page, Part};
 use crate::paths::MARK;
 use crate::text::{Align, Table};
@@ -48,6 +49,7 @@ fn part_html(part: &Part, out: &mut String) {
             "<dl class=\"figures\">{}</dl>",
             pairs(figures, |name, value| format!("<div><dt>{name}</dt><dd>{value}</dd></div>"))
         ),
+        Part::Text(text) => format!("<p>{}</p>", escape(text)),
         Part::List(items) => {
             let items: String = items.iter().map(|item| format!("<li>{}</li>", escape(item))).collect();
             format!("<ul>{items}</ul>")
@@ -64,13 +66,11 @@ fn part_html(part: &Part, out: &mut String) {
         Part::Bars(bars) => figure(&bars.title, &bars.svg()),
         Part::Strips(strips) => figure(&strips.title, &strips.svg()),
         Part::Histograms(histograms) => {
-            let each = |histogram: &Histogram| {
-                // Names of layers break between their parts where they are too long.
-                let (name, limit) = (escape(&histogram.name).replace('.', ".<wbr>"), escape(&histogram.limit));
-                format!("<figure>{}<figcaption>{name}, ±\u{a0}{limit}</figcaption></figure>", histogram.svg())
-            };
-            let all: String = histograms.rows.iter().map(each).collect();
+            let all: String = histograms.rows.iter().map(histogram_html).collect();
             figure(&histograms.title, &format!("<div class=\"small\">{all}</div>"))
+        }
+        Part::Pictures(pictures) => {
+            format!("<div class=\"pictures\">{}</div>", pictures.0.iter().map(picture_html).collect::<String>())
         }
         Part::Points(points) => figure(&points.title, &format!("<div class=\"wide\">{}</div>", points.svg())),
     };
@@ -80,6 +80,31 @@ fn part_html(part: &Part, out: &mut String) {
 
 fn figure(title: &str, svg: &str) -> String {
     format!("<figure><figcaption>{}</figcaption>{svg}</figure>", escape(title))
+}
+
+/// Pictures are marked by a word and the kind of their border, not by colour alone.
+fn picture_html(picture: &Picture) -> String {
+    let name = escape(&picture.name);
+    let image = match &picture.source {
+        Some(source) => format!("<img src=\"{}\" alt=\"{name}\">", escape(source)),
+        None => "<span class=\"missing\">no picture</span>".to_owned(),
+    };
+    let (class, mark) = match picture.differs {
+        true => (" class=\"differs\"", "<strong>different class</strong>"),
+        false => ("", ""),
+    };
+    let [float, quantized] = picture.classes.each_ref().map(|class| escape(class));
+    let classes = format!("<span>float: {float}</span><span>quantized: {quantized}</span>");
+    format!("<figure{class}><div>{image}</div><figcaption>{mark}{classes}<span>{name}</span></figcaption></figure>")
+}
+
+fn histogram_html(histogram: &Histogram) -> String {
+    // Names of layers break between their parts where they are too long.
+    let (name, note) = (escape(&histogram.name).replace('.', ".<wbr>"), escape(&histogram.note));
+    let note = if note.is_empty() { note } else { format!("<span>{note}</span>") };
+    let [low, high] = histogram.end_labels();
+    let ends = format!("<div class=\"ends\" aria-hidden=\"true\"><span>{low}</span><span>{high}</span></div>");
+    format!("<figure>{}{ends}<figcaption>{name}{note}</figcaption></figure>", histogram.svg())
 }
 
 fn table_html(table: &Table) -> String {

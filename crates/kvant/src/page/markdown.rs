@@ -15,6 +15,7 @@ pub(super) fn render(page: &Page) -> String {
 fn part_markdown(part: &Part) -> String {
     match part {
         Part::Heading(text) => format!("## {}", markdown_text(text)),
+        Part::Text(text) => markdown_text(text),
         Part::Code(text) => markdown_code("", text),
         Part::Facts(pairs) | Part::Figures(pairs) => {
             let lines =
@@ -32,9 +33,10 @@ fn part_markdown(part: &Part) -> String {
         }
         Part::Table(table) => table_markdown(table),
         Part::Bars(bars) => of_bars(bars),
-        // A table beside strips has their figures; shapes of histograms have none.
+        // A table beside strips and histograms has their figures; those of weights have only shapes.
         Part::Strips(_) | Part::Histograms(_) => String::new(),
         Part::Points(points) => of_points(points),
+        Part::Pictures(pictures) => table_markdown(&pictures.table()),
     }
 }
 

@@ -3,14 +3,17 @@
 //! A page in HTML is one file that needs no network. What a page shows of each object is in `contents.rs`, `eval.rs` and their like; how it looks
 //! is in `html.rs`, `markdown.rs` and `chart.rs`.
 
+mod activations;
 mod chart;
 mod compared;
 mod evaluation;
 mod experts;
 mod generation;
 mod graph;
+mod histograms;
 mod html;
 mod markdown;
+mod pictures;
 mod quantization;
 mod searched;
 mod weights;
@@ -19,10 +22,12 @@ use crate::error::{Error, ErrorKind};
 pub use crate::paths::PageFormat;
 use crate::paths::{Paths, page_format, refuse_missing};
 use crate::text::{Align, Table, short_names, shown};
-use chart::{Bars, Histograms, Points, Strips};
+use chart::{Bars, Points, Strips};
 use generation::Sample;
+use histograms::Histograms;
 use kvant_container::Remedy;
 use kvant_container::supply::shown_name;
+use pictures::Pictures;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -53,6 +58,8 @@ enum Part {
     Facts(Vec<(String, String)>),
     /// Figures that stand out, each with what it is.
     Figures(Vec<(String, String)>),
+    /// A sentence.
+    Text(String),
     List(Vec<String>),
     /// Something to copy.
     Code(String),
@@ -63,6 +70,7 @@ enum Part {
     Points(Points),
     Strips(Strips),
     Histograms(Histograms),
+    Pictures(Pictures),
 }
 
 /// A page to make of results in files.
@@ -261,6 +269,10 @@ impl<'v> Object<'v> {
             map.filter_map(|(name, count)| Some((name.as_str(), count.as_u64()?))).collect();
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         counts
+    }
+
+    fn numbers(&self, key: &str) -> Vec<f64> {
+        self.list(key).iter().map(|number| number.as_f64().unwrap_or(0.0)).collect()
     }
 
     fn texts(&self, key: &str) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use super::chart::Bars;
 use super::{Object, Part, blocks, number, percent, scientific, table, with_error};
-use super::{experts, weights};
+use super::{activations, experts, weights};
 use crate::text::size;
 use serde_json::Value;
 use std::time::Duration;
@@ -26,6 +26,7 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     let calibration = object.object("calibration");
     losses(&calibration, &mut parts);
     parts.extend(experts::parts(&calibration));
+    parts.extend(activations::parts(object));
     parts.extend(weights::parts(object));
     section(&mut parts, "Calibration data", data(&calibration.object("data")));
     section(&mut parts, "Statistics of inputs", statistics(&calibration.object("statistics")));

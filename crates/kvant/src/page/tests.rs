@@ -265,9 +265,83 @@ fn weights_are_drawn_for_each_layer() {
     let value = json!({"schema": "kvant.quantize/1", "weights": [layer]});
     let page = Page::of(&[result("m", value)]).unwrap();
     let html = page.render(PageFormat::Html);
-    assert!(html.contains("a&lt;b, ±\u{a0}0.2500") && html.matches("<polyline").count() == 2, "{html}");
+    assert!(html.contains("a&lt;b: -0.2500 to 0.2500") && html.matches("<polyline").count() == 2, "{html}");
     // The greatest share is as high as the chart: 100 % of the weights after, half of them before.
     assert!(html.contains("73.33,4 146.67,4") && html.contains("73.33,37 146.67,37"), "{html}");
+}
+
+fn point(point: &str, layers: &[&str], range: Value, clipped: Value) -> Value {
+    json!({"point": point, "layers": layers, "scheme": "int8:tensor!static", "timing": "static", "values": 103, "min": -1.0, "max": 3.0,
+           "bins": {"low": -1.0, "high": 3.0}, "counts": [1, 100, 0, 2], "range": range, "clipped": clipped})
+}
+
+#[test]
+fn activations_are_drawn_with_the_range_of_their_scale() {
+    let range = json!({"low": -1.0, "high": 2.0});
+    let names = ["m.0.attn.q_proj", "m.0.attn.k_proj"];
+    let points = [
+        point("input:m.0.attn.q_proj", &names, range, json!(0.02)),
+        point("key:3", &[], json!({"low": -4.0, "high": 4.0}), json!(0.0)),
+    ];
+    let value = json!({"schema": "kvant.quantize/1", "activations": points, "input_schemes": [{"scheme": "int8:tensor!static", "timing": "static", "layers": 2}]});
+    let page = Page::of(&[result("m", value)]).unwrap();
+    let html = page.render(PageFormat::Html);
+    assert!(html.contains("The inputs of 2 layers are quantized as int8:tensor!static.</p>"), "{html}");
+    // The name, and what the picture says in words.
+    assert!(html.contains("m.<wbr>0.<wbr>attn.<wbr>q_proj, k_proj"), "{html}");
+    assert!(html.contains("q_proj, k_proj: -1.000 to 3.000; -1.000 to 2.000 covered, 2.00 % clipped"), "{html}");
+    // Three of four quarters of the width are covered; the last bin is outside, and the empty one before it is not drawn.
+    assert!(html.contains("class=\"covered\" height=\"70\" width=\"165\" x=\"0\""), "{html}");
+    assert_eq!(html.matches("class=\"clipped\"").count(), 1, "{html}");
+    assert!(html.contains("keys of block 3") && html.contains("nothing clipped"), "{html}");
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(markdown.contains("| -1.000 | 3.000 | -1.000 | 2.000 | 2.00 % | 103 |"), "{markdown}");
+}
+
+#[test]
+fn activations_without_ranges_say_why() {
+    let scheme = |text: &str, timing: &str| json!({"scheme": text, "timing": timing, "layers": 28});
+    let dynamic = json!({"schema": "kvant.quantize/1", "activations": null, "input_schemes": [scheme("int8:channel!dynamic", "dynamic")]});
+    let html = Page::of(&[result("m", dynamic)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("The inputs of 28 layers are quantized as int8:channel!dynamic."), "{html}");
+    let mut unquantized = point("input:a", &["a"], Value::Null, Value::Null);
+    unquantized["timing"] = Value::Null;
+    let value = json!({"schema": "kvant.quantize/1", "activations": [unquantized], "input_schemes": []});
+    let html = Page::of(&[result("m", value)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("a: -1.000 to 3.000; not quantized") && !html.contains("class=\"covered\""), "{html}");
+    let none = json!({"schema": "kvant.quantize/1", "activations": null, "input_schemes": []});
+    assert!(!Page::of(&[result("m", none)]).unwrap().render(PageFormat::Html).contains("Activations"));
+}
+
+#[test]
+fn tensors_of_graphs_and_outputs_have_histograms() {
+    let histogram = json!({"values": 3, "min": 0.0, "max": 2.0, "bins": {"low": 0.0, "high": 2.0}, "counts": [1, 2], "range": {"low": 0.0, "high": 2.0}, "clipped": 0.000_01});
+    let output = json!({"name": "y", "op": "Gemm", "sqnr_db": 31.25, "histogram": {"bins": {"low": -1.0, "high": 1.0}, "before": [1, 2], "after": [0, 3]}});
+    let graph = json!({"schema": "kvant.quantize/1", "format": "onnx", "quality": {"samples": 4, "outputs": [output]},
+        "report": {"tensors": [{"name": "x", "role": "activation", "dtype": "uint8", "histogram": histogram}, {"name": "w", "role": "weight", "dtype": "int8"}]}});
+    let html = Page::of(&[result("a", graph)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("x: 0 to 2.000; 0 to 2.000 covered, less than 0.01 % clipped"), "{html}");
+    assert!(html.contains("y: -1.000 to 1.000") && html.matches("class=\"outline\"").count() == 1, "{html}");
+}
+
+#[test]
+fn images_are_marked_where_the_graphs_differ() {
+    let top = |class: u32, probability: f64| json!({"class": class, "probability": probability});
+    let image = |name: &str, picture: Value, quantized: Value| json!({"name": name, "picture": picture, "reference": top(7, 0.75), "quantized": quantized});
+    let images = [
+        image("a<b.png", json!("data:image/jpeg;base64,/9j/4A=="), top(3, 0.5)),
+        image("same.png", json!("https://elsewhere/x.jpg"), top(7, 0.7)),
+        image("none.png", json!("data:image/jpeg;base64,\"onerror=\""), Value::Null),
+    ];
+    let value = json!({"schema": "kvant.eval/1", "samples": 40, "outputs": [], "images": images});
+    let page = Page::of(&[result("a", value)]).unwrap();
+    let html = page.render(PageFormat::Html);
+    assert!(html.contains("<img src=\"data:image/jpeg;base64,/9j/4A==\" alt=\"a&lt;b.png\">"), "{html}");
+    assert!(html.contains("float: 7 (75.0\u{a0}%)") && html.contains("quantized: no class"), "{html}");
+    assert_eq!((html.matches("different class").count(), html.matches("<img").count()), (2, 1), "{html}");
+    assert!(!html.contains("elsewhere") && !html.contains("onerror"), "pages fetch nothing: {html}");
+    let markdown = page.render(PageFormat::Markdown);
+    assert!(markdown.contains("| same.png | 7 (75.0\u{a0}%) | 7 (70.0\u{a0}%) |  |"), "{markdown}");
 }
 
 #[test]

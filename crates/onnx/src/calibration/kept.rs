@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use kvant_container::unfinished::KeptResults;
+use kvant_quant::distribution::Distribution;
 use kvant_quant::observer::observers;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ struct StoredObservation {
     odd: BTreeSet<String>,
     uneven: BTreeSet<String>,
     methods: BTreeMap<String, String>,
+    #[serde(default)]
+    distributions: BTreeMap<String, Distribution>,
 }
 
 fn bits(range: &Range) -> Bits {
@@ -58,6 +61,7 @@ impl Observed {
             empty: self.without_values.clone(),
             odd: self.non_finite.clone(),
             uneven: self.varying_channels.clone(),
+            distributions: self.distributions.clone(),
             methods: self.methods.iter().map(|(name, method)| (name.clone(), (*method).to_owned())).collect(),
         };
         kept.put(NAME, &stored, &[])
@@ -82,6 +86,7 @@ impl Observed {
             non_finite: stored.odd,
             varying_channels: stored.uneven,
             methods: methods.collect::<Option<_>>()?,
+            distributions: stored.distributions,
             samples: stored.samples,
         };
         Some((observed, stored.engine))
@@ -91,6 +96,7 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_numeric::simd::Isa;
     use kvant_quant::observer::OBSERVERS;
 
     #[test]
@@ -106,6 +112,9 @@ mod tests {
             observed.ranges.channels.insert(row.name.to_owned(), vec![range; at]);
         }
         observed.mean_squares.insert("x".to_owned(), vec![0.1, 0.3]);
+        let mut distribution = Distribution::default();
+        distribution.update(Isa::best(), &[0.5, -2.0, f32::NAN]);
+        observed.distributions.insert("x".to_owned(), distribution);
         observed.mask_like.insert("mask".to_owned());
         observed.without_values.insert("cache".to_owned());
         observed.keep("rten", &kept).unwrap();

@@ -7,6 +7,8 @@ use crate::masks::HUGE;
 use crate::placement::{Channels, Placement};
 use crate::quantization::{Range, ZERO};
 use crate::solution::Ranges;
+use kvant_numeric::simd::Isa;
+use kvant_quant::distribution::Distribution;
 use kvant_quant::observer::{GraphStatistic, SampleView};
 
 /// The observation of a tensor.
@@ -79,6 +81,8 @@ pub struct Observed {
     pub varying_channels: BTreeSet<String>,
     /// The observers that lose least, for tensors with automatic methods.
     pub methods: BTreeMap<String, &'static str>,
+    /// The distributions of tensors that a report shows.
+    pub distributions: BTreeMap<String, Distribution>,
     /// Samples seen.
     pub samples: usize,
 }
@@ -87,6 +91,7 @@ pub struct Observed {
 pub struct Observation {
     statistics: BTreeMap<String, Watch>,
     squares: BTreeMap<String, ChannelSquares>,
+    distributions: BTreeMap<String, Distribution>,
     with_values: BTreeSet<String>,
     mask_like: BTreeSet<String>,
     non_finite: BTreeSet<String>,
@@ -158,8 +163,8 @@ impl Observation {
     pub fn new<W: Into<Watched>>(wanted: impl IntoIterator<Item = (String, W)>) -> Self {
         let statistics = wanted.into_iter().map(|(name, watched)| (name, Watch::start(watched.into()))).collect();
         let (with_values, mask_like, non_finite, varying_channels) = Default::default();
-        let squares = BTreeMap::new();
-        Self { statistics, squares, with_values, mask_like, non_finite, varying_channels, samples: 0 }
+        let (squares, distributions) = Default::default();
+        Self { statistics, squares, distributions, with_values, mask_like, non_finite, varying_channels, samples: 0 }
     }
 
     /// The same, with the mean squares of the channels of tensors along an axis each.
@@ -167,6 +172,15 @@ impl Observation {
         let squares =
             wanted.into_iter().map(|(name, axis)| (name, ChannelSquares { axis, sums: Vec::new(), count: 0.0 }));
         Self { squares: squares.collect(), ..self }
+    }
+
+    /// The same, with the distributions of tensors that need a range, or of as many of them as `most`, evenly spread.
+    pub fn with_distributions(mut self, most: usize) -> Self {
+        let names: Vec<&String> = self.statistics.keys().collect();
+        let shown = names.len().min(most);
+        let spread = (0..shown).map(|index| names[index * names.len() / shown]);
+        self.distributions = spread.map(|name| (name.clone(), Distribution::default())).collect();
+        self
     }
 
     /// The tensors observed, in order.
@@ -182,6 +196,9 @@ impl Observation {
         let Some(watch) = self.statistics.get_mut(tensor) else { return };
         if !values.is_empty() && !self.with_values.contains(tensor) {
             self.with_values.insert(tensor.to_owned());
+        }
+        if let Some(distribution) = self.distributions.get_mut(tensor) {
+            distribution.update(Isa::best(), values);
         }
         let seen = SampleView::new(values);
         match watch {
@@ -226,6 +243,7 @@ impl Observation {
             mask_like: self.mask_like.clone(),
             non_finite: self.non_finite.clone(),
             varying_channels: self.varying_channels.clone(),
+            distributions: self.distributions.clone(),
             samples: self.samples,
         }
     }

@@ -18,6 +18,12 @@ pub(crate) trait Column: Send {
     /// The values of one sample, of a shape the input takes. In order this is cheapest.
     fn sample(&mut self, index: usize) -> Result<Array<'_>, DataError>;
 
+    /// The images of a sample; none of other data.
+    fn images(&self, index: usize) -> &[PathBuf] {
+        let _ = index;
+        &[]
+    }
+
     /// The file that a sample comes from, with the array in it if there is one.
     fn place(&self, index: usize) -> PathBuf;
 }

@@ -101,6 +101,10 @@ impl Column for ImageColumn {
         Array::new(shape, values).ok_or_else(|| self.mismatch("sizes that do not agree".to_owned()))
     }
 
+    fn images(&self, index: usize) -> &[PathBuf] {
+        self.files.get(index * self.batch..(index + 1) * self.batch).unwrap_or_default()
+    }
+
     fn place(&self, index: usize) -> PathBuf {
         self.files.get(index * self.batch).cloned().unwrap_or_default()
     }

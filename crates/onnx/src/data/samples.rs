@@ -3,6 +3,7 @@
 use kvant_quant::counts::number;
 use kvant_samples::Array;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::column::Column;
 use super::error::DataError;
@@ -54,6 +55,13 @@ impl Samples {
     /// Never: data without samples are refused when they are opened.
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// The files of images that the samples are made of, in their order; none of other data.
+    pub fn images(&self) -> Vec<PathBuf> {
+        let all = self.first..self.first + self.count;
+        let images = all.flat_map(|index| self.columns.iter().flat_map(move |(_, column)| column.images(index)));
+        images.cloned().collect()
     }
 
     /// Returns whether the values are random, which the user is warned of.

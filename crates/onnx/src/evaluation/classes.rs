@@ -1,5 +1,7 @@
 //! Classification: whether the classes a model finds most likely are those of the labels, or of another model.
 
+use super::shown::TopClass;
+
 /// The number of largest values considered.
 const FIRST: usize = 5;
 
@@ -12,7 +14,18 @@ pub(super) struct Classes {
     agree: [u64; 2],
     reference: [u64; 2],
     quantized: [u64; 2],
+    each: Vec<RowClasses>,
 }
+
+/// The likeliest classes of a row in both models; `None` where there are no numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RowClasses {
+    pub reference: Option<TopClass>,
+    pub quantized: Option<TopClass>,
+}
+
+/// The most rows whose classes are kept one by one.
+const KEPT: usize = 1 << 16;
 
 /// Shares of rows, for the largest class and for the largest five; these are `None` where there are no more than five.
 pub(super) type Shares = (Option<f64>, Option<f64>);
@@ -24,6 +37,9 @@ impl Classes {
         self.labelled |= labels.is_some();
         let rows = reference.chunks_exact(classes).zip(quantized.chunks_exact(classes));
         for (row, (reference, quantized)) in rows.enumerate() {
+            if self.each.len() < KEPT {
+                self.each.push(RowClasses { reference: TopClass::of(reference), quantized: TopClass::of(quantized) });
+            }
             // A row without numbers ranks no classes.
             if reference.iter().any(|value| value.is_nan()) || !reference.iter().any(|value| value.is_finite()) {
                 continue;
@@ -35,6 +51,11 @@ impl Classes {
             count(&mut self.reference, &reference, label);
             count(&mut self.quantized, &quantized, label);
         }
+    }
+
+    /// The classes of each row, of the first ones if there are very many.
+    pub fn each(&self) -> &[RowClasses] {
+        &self.each
     }
 
     /// The share of rows whose reference class is the quantized model's first, or among its first five.

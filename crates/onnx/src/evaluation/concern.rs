@@ -111,6 +111,8 @@ mod tests {
             cosine: 1.0,
             max_error: 0.0,
             non_finite: u64::from(sqnr_db == f64::NEG_INFINITY),
+            histogram: None,
+            distributions: None,
         };
         Report {
             engine: String::new(),
@@ -125,6 +127,8 @@ mod tests {
             top5_agreement: None,
             optimized_fails: None,
             scaled_tensors: 0,
+            images: Vec::new(),
+            rows: Vec::new(),
             tensors: Vec::new(),
             time: None,
         }

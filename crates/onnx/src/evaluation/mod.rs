@@ -15,6 +15,7 @@ mod recast;
 mod remedy;
 mod report;
 mod scaled;
+mod shown;
 mod statistics;
 mod timing;
 mod turned;
@@ -33,6 +34,7 @@ pub use kept::{KeptOutputs, Quality};
 pub use remedy::{Loss, Remedy, remedies};
 pub use report::{Report, TensorReport};
 pub use scaled::{note_scaled, scaled_tensors};
+pub use shown::{OutputHistogram, ShownImage, TopClass};
 pub use timing::{InferenceTime, Timing, time};
 pub use widened::widened;
 
@@ -150,7 +152,7 @@ impl Comparison {
             optimized: if is_quantized { None } else { Optimized::open(quantized, count, &options) },
             recast,
             scaled: left.len(),
-            pairs: both.into_iter().map(|pair| (pair, Statistics::default())).collect(),
+            pairs: both.into_iter().enumerate().map(|(at, pair)| (pair, Statistics::of(at, count))).collect(),
             outputs: count,
             sizes: HashMap::new(),
             budget: options.budget,

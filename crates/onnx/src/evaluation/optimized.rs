@@ -70,7 +70,8 @@ impl Optimized {
             return None;
         }
         let session = runtime::open(model, &[], &RuntimeOptions { optimize: true, ..options.clone() });
-        Some(Self { session, found: Found { outputs: vec![Statistics::default(); outputs], ..Found::default() } })
+        let outputs = (0..outputs).map(|at| Statistics::of(at, outputs)).collect();
+        Some(Self { session, found: Found { outputs, ..Found::default() } })
     }
 
     /// Compares some outputs with those that were kept of the float model.

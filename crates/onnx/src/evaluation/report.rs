@@ -2,9 +2,12 @@
 
 use serde::Serialize;
 
-use super::classes::Classes;
+use kvant_quant::distribution::Distribution;
+
+use super::classes::{Classes, RowClasses};
 use super::optimized::Found;
 use super::pairs::Pair;
+use super::shown::{OutputHistogram, ShownImage};
 use super::statistics::Statistics;
 use super::timing::Timing;
 
@@ -48,6 +51,12 @@ pub struct Report {
     pub scaled_tensors: usize,
     /// The tensors both models have, the most damaged first.
     pub tensors: Vec<TensorReport>,
+    /// Images of the data with the classes of both models, where a report shows them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<ShownImage>,
+    /// The classes of each row of the output that has rows of classes.
+    #[serde(skip)]
+    pub(super) rows: Vec<RowClasses>,
     /// How long both models take, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Timing>,
@@ -75,6 +84,12 @@ pub struct TensorReport {
     /// Values that are NaN or infinite where the float model has numbers.
     #[serde(skip_serializing_if = "is_zero")]
     pub non_finite: u64,
+    /// The values of an output in both models, where a report shows them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<OutputHistogram>,
+    /// The distributions that the histogram shows.
+    #[serde(skip)]
+    pub(super) distributions: Option<Box<[Distribution; 2]>>,
 }
 
 impl Report {
@@ -114,6 +129,8 @@ impl Report {
             top5_agreement,
             optimized_fails: None,
             scaled_tensors: 0,
+            images: Vec::new(),
+            rows: classes.each().to_vec(),
             tensors,
             time: None,
         }
@@ -155,6 +172,8 @@ impl TensorReport {
             cosine: statistics.cosine(),
             max_error: statistics.max_error(),
             non_finite: statistics.non_finite(),
+            histogram: None,
+            distributions: statistics.distributions().cloned().map(Box::new),
         }
     }
 }

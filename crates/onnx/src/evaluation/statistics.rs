@@ -1,5 +1,8 @@
 //! Error statistics: sums over all samples, one value at a time, in the order of the data.
 
+use kvant_numeric::simd::Isa;
+use kvant_quant::distribution::Distribution;
+
 /// Sums over pairs of a reference's value and a quantized one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Statistics {
@@ -12,9 +15,24 @@ pub(super) struct Statistics {
     power: f64,
     max_error: f64,
     non_finite: u64,
+    /// Of the reference's values and of the quantized ones, where a report can show them.
+    distributions: Option<Box<[Distribution; 2]>>,
 }
 
+/// The first outputs, whose distributions are gathered.
+const SHOWN: usize = 16;
+
 impl Statistics {
+    /// Those of the tensor at a place among the compared ones, of which the first `outputs` are outputs.
+    pub fn of(place: usize, outputs: usize) -> Statistics {
+        Statistics { distributions: (place < outputs.min(SHOWN)).then(Box::default), ..Statistics::default() }
+    }
+
+    /// The distributions of the reference's values and of the quantized ones, if they are gathered.
+    pub fn distributions(&self) -> Option<&[Distribution; 2]> {
+        self.distributions.as_deref()
+    }
+
     /// Adds pairs of values. Equal values, including infinities, have no error.
     pub fn add(&mut self, reference: &[f32], quantized: &[f32]) {
         for (&r, &q) in reference.iter().zip(quantized) {
@@ -31,6 +49,11 @@ impl Statistics {
             }
         }
         self.count += reference.len() as u64;
+        if let Some(distributions) = &mut self.distributions {
+            let [of_reference, of_quantized] = &mut **distributions;
+            of_reference.update(Isa::best(), reference);
+            of_quantized.update(Isa::best(), quantized);
+        }
     }
 
     /// Number of values.

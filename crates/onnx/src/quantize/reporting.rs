@@ -22,6 +22,7 @@ impl Report {
                 range: a.range.or_else(|| ranges.whole.get(name).copied()),
                 method: None,
                 shares: a.provider.clone(),
+                histogram: None,
             }
         });
         let weights = placement.weights.iter().map(|(name, w)| {
@@ -36,6 +37,7 @@ impl Report {
                 range: w.range,
                 method: None,
                 shares: None,
+                histogram: None,
             }
         });
         let biases = placement.biases.iter().map(|(name, bias)| TensorReport {
@@ -48,6 +50,7 @@ impl Report {
             range: None,
             method: None,
             shares: None,
+            histogram: None,
         });
         let skipped = placement.skipped.iter().map(|s| (s.node.clone(), s.reason.to_owned()));
         let passes = prepared.passes.iter().filter(|(_, count)| *count > 0);

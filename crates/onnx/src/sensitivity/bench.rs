@@ -239,6 +239,7 @@ impl Bench {
         }
         let first = &self.observed[0];
         Observed {
+            distributions: BTreeMap::new(),
             ranges,
             methods,
             mean_squares: first.mean_squares.clone(),

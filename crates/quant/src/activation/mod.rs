@@ -20,14 +20,18 @@
 //! ```
 
 mod apply;
+mod covered;
 mod error;
 mod grid;
+mod histogram;
 mod quantizer;
 mod spread;
 mod statistic;
 mod task;
 
+pub use covered::CoveredRange;
 pub use error::ActivationError;
+pub use histogram::{ActivationHistogram, Ends};
 pub use quantizer::ActivationQuantizer;
 pub use statistic::ActivationStatistic;
 
