@@ -98,7 +98,7 @@ fn operator(node: &ListedNode, quantized: &[&QuantizedTensor], inside: Option<us
     let constants: Vec<&&ListedTensor> = parameters
         .iter()
         .filter(|tensor| !is_parameter(tensor) && !quantized.iter().any(|of| of.tensor == tensor.name))
-        .filter(|tensor| quantized.is_empty() || is_pair || !is_scalar(tensor))
+        .filter(|tensor| quantized.is_empty() || is_pair || !is_scale(tensor))
         .collect();
     lines.extend(constants.iter().take(MOST_CONSTANTS).map(|tensor| constant(tensor)));
     if constants.len() > MOST_CONSTANTS {
@@ -112,17 +112,23 @@ fn operator(node: &ListedNode, quantized: &[&QuantizedTensor], inside: Option<us
             .take(2)
             .map(|dtype| short(&format!("→ {dtype}"))),
     );
+    let has_codes = |tensor: &ListedTensor| {
+        let dtype = tensor.dtype.as_deref().unwrap_or_default();
+        ["int8[", "uint8[", "int16[", "uint16["].iter().any(|codes| dtype.starts_with(codes))
+    };
     let kind = match plain {
         _ if is_pair => Kind::Pair,
-        _ if plain.starts_with("QLinear") || !quantized.is_empty() || plain.ends_with("Integer") => Kind::Codes,
+        _ if !quantized.is_empty() || node.outputs.iter().any(has_codes) || plain.ends_with("Integer") => Kind::Codes,
         _ => Kind::Other,
     };
     GraphBox { kind, name: printable(&node.name).to_string(), lines }
 }
 
-/// Scales and zero points of integer operators.
-fn is_scalar(tensor: &ListedTensor) -> bool {
-    tensor.dtype.as_ref().is_some_and(|dtype| dtype.ends_with("[]") || dtype.ends_with("[1]"))
+/// Scales and zero points of integer operators: floats, and bytes along at most one axis.
+fn is_scale(tensor: &ListedTensor) -> bool {
+    let dtype = tensor.dtype.as_deref().unwrap_or_default();
+    let is_byte = dtype.starts_with("int8[") || dtype.starts_with("uint8[");
+    dtype.starts_with("float[") || is_byte && !dtype.contains(',')
 }
 
 fn constant(tensor: &ListedTensor) -> String {

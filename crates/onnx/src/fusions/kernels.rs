@@ -46,7 +46,7 @@ const KERNELS: &[(&str, KernelForm)] = &[
     ("ReduceMax", KernelForm::Moves { wide: false }),
     ("ReduceMin", KernelForm::Moves { wide: false }),
     ("Resize", KernelForm::Moves { wide: false }),
-    ("DepthToSpace", KernelForm::Moves { wide: true }),
+    ("DepthToSpace", KernelForm::Moves { wide: false }),
     ("Expand", KernelForm::Moves { wide: true }),
     ("Flatten", KernelForm::Moves { wide: true }),
     ("Gather", KernelForm::Moves { wide: true }),
@@ -386,6 +386,13 @@ impl<'p> Kernels<'p> {
         form: KernelForm,
         coded: &[&'p NodeProto],
     ) -> Option<FusionProblem> {
+        let is_constant_choice = form == KernelForm::Choice && coded.len() < 2;
+        let became_unsigned =
+            |pair: &&NodeProto| pair.input.first().is_some_and(|codes| self.prepared.became_unsigned(codes));
+        if is_constant_choice && coded.iter().any(became_unsigned) {
+            // The constant gets int8 codes before.
+            return Some(FusionProblem::Types { types: vec![DataType::UINT8, DataType::INT8] });
+        }
         let of_outputs = if form == KernelForm::Reads { &[][..] } else { &around.behind[..] };
         let types: Vec<DataType> = coded.iter().chain(of_outputs).filter_map(|pair| self.code_type(pair)).collect();
         let first = *types.first()?;

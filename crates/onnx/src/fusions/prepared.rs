@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, element_count, tensor_bytes};
+use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, data_type, element_count, tensor_bytes};
 
 use crate::graph::{Index, Names, is, is_standard, positional_input};
 use crate::kernel::linear::constant;
@@ -18,12 +18,14 @@ pub(super) struct PreparedGraph {
     pub graph: GraphProto,
     /// The graph as it was.
     source: GraphProto,
-    /// The node of the source that each is, or is a copy of. None: ONNX Runtime adds it.
-    origins: Vec<Option<usize>>,
+    /// The node of the source that each is, or is a copy of.
+    origins: Vec<usize>,
     /// Types of the source's tensors.
     types: Types,
     /// Types of codes where they differ, or are new.
     codes: HashMap<String, DataType>,
+    /// Codes that were int8 and are uint8.
+    unsigned: HashSet<String>,
     /// Nodes that are gone.
     gone: HashSet<usize>,
     names: Names,
@@ -70,14 +72,16 @@ impl PreparedGraph {
     pub fn of(model: &ModelProto) -> Self {
         let graph = model.graph.as_ref().cloned().unwrap_or_default();
         let mut made = Self {
-            origins: (0..graph.node.len()).map(Some).collect(),
+            origins: (0..graph.node.len()).collect(),
             names: Names::of(&graph),
             source: graph.clone(),
             graph,
             types: infer(model),
             codes: HashMap::new(),
+            unsigned: HashSet::new(),
             gone: HashSet::new(),
         };
+        made.drop_idle();
         made.join_double_pairs();
         made.drop_clamps();
         made.give_each_its_own();
@@ -87,12 +91,12 @@ impl PreparedGraph {
         made
     }
 
-    /// The node of the source that a node is, or is a copy of; None for a node that is gone or new.
+    /// The node of the source that a node is, or is a copy of; None for one that is gone.
     pub fn original(&self, position: usize) -> Option<&NodeProto> {
         if self.gone.contains(&position) || !is_pair(&self.graph.node[position]) {
             return None;
         }
-        self.source.node.get(self.origins[position]?)
+        self.source.node.get(self.origins[position])
     }
 
     /// The nodes that are there.
@@ -103,6 +107,11 @@ impl PreparedGraph {
     /// The type of codes.
     pub fn code_type(&self, tensor: &str) -> Option<DataType> {
         self.codes.get(tensor).copied().or_else(|| self.types.data_type(tensor))
+    }
+
+    /// Returns whether codes are int8 in the source and uint8 now.
+    pub fn became_unsigned(&self, tensor: &str) -> bool {
+        self.unsigned.contains(tensor)
     }
 
     /// The number of dimensions of a tensor of the source.
@@ -131,7 +140,44 @@ impl PreparedGraph {
         one(1) == Some(1) && (positional_input(pair, 2).is_none() || one(2) == Some(1))
     }
 
-    /// Q, DQ, Q, DQ in a row become Q, DQ, where codes are of 8 bits.
+    /// Takes out Identity, sums with zero, products with one, and what reads nothing but a known shape.
+    fn drop_idle(&mut self) {
+        let edges = Edges::of(self);
+        let mut renamed: HashMap<String, String> = HashMap::new();
+        let mut gone = Vec::new();
+        for (position, node) in self.nodes() {
+            let (Some(source), Some(output)) = (node.input.first(), node.output.first()) else { continue };
+            let is_shape = is(node, "Shape") && self.types.known_shape(source).is_some();
+            let is_plain = is(node, "Identity") || self.is_neutral(&edges.index, node);
+            if is_shape {
+                gone.push(position);
+            } else if is_plain && !edges.index.is_output(output) && edges.index.producer(source).is_some() {
+                renamed.insert(output.clone(), source.clone());
+                gone.push(position);
+            }
+        }
+        self.gone.extend(gone);
+        for input in self.graph.node.iter_mut().flat_map(|node| &mut node.input) {
+            while let Some(source) = renamed.get(input) {
+                input.clone_from(source);
+            }
+        }
+    }
+
+    /// Returns whether a node adds zero or multiplies with one.
+    fn is_neutral(&self, index: &Index, node: &NodeProto) -> bool {
+        let neutral = match node.op_type() {
+            "Add" | "Sub" => 0.0,
+            "Mul" | "Div" => 1.0,
+            _ => return false,
+        };
+        let other = positional_input(node, 1).and_then(|name| index.constant(&self.graph, name));
+        let is_one =
+            other.filter(|tensor| data_type(tensor) == DataType::FLOAT && tensor.dims.iter().product::<i64>() == 1);
+        is_standard(node) && is_one.and_then(constant).is_some_and(|array| array.to_f32s().first() == Some(&neutral))
+    }
+
+    /// Q, DQ, Q, DQ in a row become Q, DQ.
     fn join_double_pairs(&mut self) {
         let edges = Edges::of(self);
         let mut renamed = Vec::new();
@@ -146,15 +192,19 @@ impl PreparedGraph {
             let codes = self.graph.node[parent].output[0].clone();
             self.graph.node[last].input[0] = codes;
             self.gone.extend([position, quantize]);
-            // Both get a scale of their own, where those of the pairs differ.
-            let index = &edges.index;
-            let parameters = |at: usize| self.parameters(index, &self.graph.node[at]);
-            if parameters(parent) != parameters(last) {
-                let scale = self.names.fresh("joined_scale");
-                [parent, last].iter().for_each(|&at| self.graph.node[at].input[1].clone_from(&scale));
-                [parent, last].iter().for_each(|&at| self.origins[at] = None);
-            }
+            // Both get the parameters of one of them: ONNX Runtime takes those of the values that both hold.
+            let is_last = self.number(&edges.index, last, 1) < self.number(&edges.index, parent, 1);
+            let (from, to) = if is_last { (last, parent) } else { (parent, last) };
+            let parameters = self.graph.node[from].input[1..].to_vec();
+            self.graph.node[to].input.truncate(1);
+            self.graph.node[to].input.extend(parameters);
         }
+    }
+
+    /// The first number of the constant that an input of a node is.
+    fn number(&self, index: &Index, node: usize, input: usize) -> Option<f32> {
+        let tensor = index.constant(&self.graph, positional_input(&self.graph.node[node], input)?)?;
+        constant(tensor)?.to_f32s().first().copied()
     }
 
     /// The Q behind a DQ, and the Q before and the DQ behind both.
@@ -169,9 +219,11 @@ impl PreparedGraph {
         let parameters = |at: usize| self.parameters(&edges.index, &self.graph.node[at]);
         let inner = self.parameters(&edges.index, first)?;
         let is_same = parameters(parent)? == inner && parameters(behind.node)? == parameters(last)?;
-        let bytes = |data_type| matches!(data_type, Some(DataType::INT8 | DataType::UINT8));
+        let is_known = |data_type| {
+            matches!(data_type, Some(DataType::INT8 | DataType::UINT8 | DataType::INT16 | DataType::UINT16))
+        };
         let types = [self.code_type(first.input.first()?), self.code_type(quantize.output.first()?)];
-        (is_chain && is_same && bytes(types[0]) && types[0] == types[1]).then_some((behind.node, parent, last))
+        (is_chain && is_same && is_known(types[0]) && types[0] == types[1]).then_some((behind.node, parent, last))
     }
 
     /// Takes out Relu and Clip before QuantizeLinear where codes cannot hold more.
@@ -201,7 +253,9 @@ impl PreparedGraph {
             constant(tensor)?.to_f32s().first().copied()
         };
         let zero_point = number(2).unwrap_or(0.0);
-        let range = match quantize.output.first().and_then(|codes| self.code_type(codes)) {
+        // The zero point is that of the source, whatever the codes become.
+        let stored = positional_input(quantize, 2).and_then(|name| index.constant(&self.graph, name)).map(data_type);
+        let range = match stored.or_else(|| self.code_type(quantize.output.first()?)) {
             Some(DataType::UINT8) => (0.0, 255.0),
             Some(DataType::INT8) => (-128.0, 127.0),
             Some(DataType::UINT16) => (0.0, 65535.0),
@@ -234,7 +288,7 @@ impl PreparedGraph {
         }
     }
 
-    fn push(&mut self, node: NodeProto, origin: Option<usize>) {
+    fn push(&mut self, node: NodeProto, origin: usize) {
         self.graph.node.push(node);
         self.origins.push(origin);
     }
@@ -301,10 +355,42 @@ impl PreparedGraph {
                 if is_output != readers.is_empty() || floats.is_empty() && !is_output {
                     continue;
                 }
+                if edge == first
+                    && self.is_constant_pair(&edges.index, pair)
+                    && readers.len() == floats.len()
+                    && !is_output
+                {
+                    self.move_codes(pair, edge.node, &floats);
+                    edges = Edges::of(self);
+                    break;
+                }
                 self.insert(&output, &floats, pair);
                 edges = Edges::of(self);
                 open.extend(floats);
             }
+        }
+    }
+
+    fn is_constant_pair(&self, index: &Index, pair: usize) -> bool {
+        self.graph.node[pair].input.first().is_some_and(|codes| index.constant(&self.graph, codes).is_some())
+    }
+
+    /// Moves constant codes in place of floats, and dequantizes them for each reader: ONNX Runtime computes what moves constants.
+    fn move_codes(&mut self, pair: usize, mover: usize, readers: &[Edge]) {
+        let dequantize = self.graph.node[pair].clone();
+        let data_type = self.code_type(&dequantize.input[0]);
+        let moved = self.names.fresh(&format!("{}_moved", dequantize.input[0]));
+        self.graph.node[mover].input[0].clone_from(&dequantize.input[0]);
+        self.graph.node[mover].output[0].clone_from(&moved);
+        self.codes.extend(data_type.map(|data_type| (moved.clone(), data_type)));
+        self.gone.insert(pair);
+        for edge in readers {
+            let floats = self.names.fresh(&dequantize.output[0]);
+            let mut own = dequantize.clone();
+            own.input[0].clone_from(&moved);
+            own.output[0].clone_from(&floats);
+            self.graph.node[edge.node].input[edge.input] = floats;
+            self.push(own, self.origins[pair]);
         }
     }
 
@@ -363,7 +449,8 @@ impl PreparedGraph {
                     .then(|| codes.clone())
             })
             .collect();
-        self.codes.extend(unsigned.into_iter().map(|codes| (codes, DataType::UINT8)));
+        self.codes.extend(unsigned.iter().map(|codes| (codes.clone(), DataType::UINT8)));
+        self.unsigned.extend(unsigned);
     }
 }
 

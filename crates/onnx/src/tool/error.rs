@@ -102,13 +102,13 @@ pub enum ToolError {
         reason: String,
     },
     /// A graph in which no float operator has an integer one.
-    #[error("no operator of the graph stands between Q/DQ pairs that an integer operator can replace{}", Still(*.left, "reads dequantized values"))]
+    #[error("no operator of the graph stands between Q/DQ pairs that an integer operator can replace{}", Still(*.left, "with dequantized inputs"))]
     NothingToJoin {
         /// Nodes that read dequantized values.
         left: usize,
     },
     /// A graph without an integer operator that has a float one.
-    #[error("the graph has no integer operator that a float operator can replace{}", Still(*.left, "computes with codes"))]
+    #[error("the graph has no integer operator that a float operator can replace{}", Still(*.left, "with codes"))]
     NothingToSeparate {
         /// Nodes that compute with codes.
         left: usize,
@@ -165,8 +165,8 @@ impl std::fmt::Display for Still {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             0 => Ok(()),
-            1 => write!(f, "; 1 node {}, and has no form without", self.1),
-            nodes => write!(f, "; each of {nodes} nodes {}, and has no form without", self.1),
+            1 => write!(f, "; 1 node {} has no other form", self.1),
+            nodes => write!(f, "; {nodes} nodes {} have no other form", self.1),
         }
     }
 }
