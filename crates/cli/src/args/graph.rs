@@ -77,7 +77,7 @@ const RETYPE: &str = "\
 Examples:
   kvant graph retype model.s8s8.onnx --to u8s8 -o model.u8s8.onnx
   kvant graph retype model.u16s8.onnx --to s16s8 -o model.s16s8.onnx
-  kvant graph retype model.onnx --bias int16 -o model.bias16.onnx
+  kvant graph retype model.s8s8.onnx --bias int16 -o model.bias16.onnx
 
 Signed codes become unsigned ones or the reverse, with zero points moved by half of the range: they stand for the same values. Tensors of another \
 number of bits keep their types, and so do inputs and outputs that hold codes. Biases keep their scales; one that int16 does not hold is refused.";

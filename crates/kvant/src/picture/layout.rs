@@ -31,10 +31,6 @@ pub(super) struct Corner {
 /// A line from a box to another, through these points.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
-    /// The box at its start.
-    pub from: usize,
-    /// The box at its end.
-    pub to: usize,
     /// Points from top to bottom. Between the second and the third, fourth and fifth and so on it goes straight down.
     pub points: Vec<(f64, f64)>,
 }
@@ -261,7 +257,7 @@ impl Layers {
                 }
             }
             points.push((x(to) + entries.get(&(from, to)).copied().unwrap_or(0.0), corners[to].y));
-            Route { from, to, points }
+            Route { points }
         };
         Layout {
             routes: edges.iter().map(route).collect(),
@@ -323,7 +319,7 @@ mod tests {
                 assert!(right <= l || r <= left || bottom <= t || b <= top, "{at} {other}");
             }
         }
-        for Route { from, to, points } in &layout.routes {
+        for Route { points } in &layout.routes {
             assert!(points.windows(2).all(|pair| pair[0].1 < pair[1].1), "{points:?}");
             for straight in points[1..points.len() - 1].chunks_exact(2) {
                 let crosses = |at: &usize| {
@@ -331,7 +327,7 @@ mod tests {
                     let (x, start, end) = (straight[0].0, straight[0].1, straight[1].1);
                     left < x && x < right && start < bottom && top < end
                 };
-                assert!((0..sizes.len()).all(|at| !crosses(&at)), "{from} {to}");
+                assert!((0..sizes.len()).all(|at| !crosses(&at)), "{points:?}");
             }
         }
         assert_eq!(layout.routes.len(), edges.iter().collect::<BTreeSet<_>>().len());

@@ -242,10 +242,9 @@ impl<'p> Kernels<'p> {
             Err(problem) => return Some(problem),
         };
         let may_be_float = matches!(form, KernelForm::MatMul | KernelForm::Gemm);
-        if form != KernelForm::Reads && !(may_be_float && around.behind.is_empty()) {
-            if let Some(problem) = output_problem(around) {
-                return Some(problem);
-            }
+        let needs_codes = form != KernelForm::Reads && !(may_be_float && around.behind.is_empty());
+        if let Some(problem) = output_problem(around).filter(|_| needs_codes) {
+            return Some(problem);
         }
         if product { self.product_problem(around, form, &coded) } else { self.types_problem(around, form, &coded) }
     }

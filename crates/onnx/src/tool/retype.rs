@@ -153,7 +153,7 @@ impl FromStr for CodeTypes {
             let (activation, weight) = wanted.split_at(at);
             Some(Self { activation: of(activation)?, weight: of(weight)? })
         });
-        let expected = "types of activations and weights; write u8s8, s8s8, u8u8, u16s8, s16s8 and the like";
+        let expected = "a pair of types of activations and weights; write u8s8, s8s8, u8u8, u16s8, s16s8 and the like";
         split.ok_or_else(|| UnknownWord::new(text, expected.to_owned()))
     }
 }

@@ -67,7 +67,8 @@ fn integer_operators_become_the_pairs_that_they_were() {
         assert!(made.graph.node.iter().all(|node| of_integer(node).is_none_or(|row| row.is_move())));
         let mut expected = operators(&source);
         let mut found = operators(&made);
-        (expected.sort_unstable(), found.sort_unstable());
+        expected.sort_unstable();
+        found.sort_unstable();
         assert_eq!(found, expected);
         let index = Index::new(&made.graph);
         let number = |name: &str| constant(index.constant(&made.graph, name).unwrap()).unwrap().to_f32s().to_vec();
