@@ -19,7 +19,7 @@ use kvant_data::calibration::SharedFile;
 use kvant_model::network::LayerKind;
 use kvant_onnx::recipe::BiasKind;
 use kvant_onnx::sensitivity::Target;
-use kvant_onnx::tool::Cut;
+use kvant_onnx::tool::{Cut, RetypeRequest};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -293,6 +293,11 @@ impl From<GraphCommand> for Option<GraphEdit> {
                 (args.files, GraphTool::FixShapes { shapes: args.input_shape, dims: args.dim })
             }
             GraphCommand::Dequantize(files) => (files, GraphTool::Dequantize),
+            GraphCommand::ToQoperator(files) => (files, GraphTool::ToQOperator),
+            GraphCommand::ToQdq(files) => (files, GraphTool::ToQdq),
+            GraphCommand::Retype(args) => {
+                (args.files, GraphTool::Retype(RetypeRequest { codes: args.to, bias: args.bias }))
+            }
             GraphCommand::ClipInfinities(args) => (args.files, GraphTool::ClipInfinities { limit: args.limit }),
             GraphCommand::RenameDomain(args) => (args.files, GraphTool::RenameDomain(args.domain)),
             GraphCommand::ToFloat16(files) => (files, GraphTool::ToFloat16),
@@ -310,6 +315,7 @@ impl From<&VerifyArgs> for Verification {
             loader: args.loader.clone(),
             tensor_parallel: args.tensor_parallel,
             quick: args.quick,
+            fusions: args.fusions,
             engine: default_engine(),
         }
     }

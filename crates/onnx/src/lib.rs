@@ -32,6 +32,7 @@ pub mod element;
 pub mod error;
 pub mod evaluation;
 mod fake_quantization;
+pub mod fusions;
 pub mod graph;
 pub mod kernel;
 mod known_operators;

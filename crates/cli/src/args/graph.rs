@@ -1,8 +1,10 @@
 //! The arguments of `kvant graph`.
 
 use super::run::OverwriteArgs;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
-use kvant_onnx::tool::{FixedDim, FixedShape, RenamedDomain};
+use kvant_onnx::element::Element;
+use kvant_onnx::tool::{CodeTypes, FixedDim, FixedShape, RenamedDomain};
 use std::path::PathBuf;
 
 const GRAPH: &str = "\
@@ -54,7 +56,31 @@ Examples:
 
 Constants become the floats that DequantizeLinear makes of them: weights and biases, of tensors, channels and blocks, from 2 bits on. Pairs of \
 QuantizeLinear and DequantizeLinear around activations go. Weights of MatMulNBits become those of MatMul. Integer operators such as QLinearConv are \
-refused.";
+refused: `kvant graph to-qdq` makes pairs of them.";
+
+const TO_QOPERATOR: &str = "\
+Examples:
+  kvant graph to-qoperator model.int8.onnx -o model.qop.onnx
+
+Q/DQ pairs with the operator between them become one integer operator: QLinearConv, QLinearMatMul and QGemm, QLinearAdd and QLinearMul, \
+QLinearConcat, pools, activation functions. What moves values moves codes. Scales and codes stay the same. Pairs around anything else stay, and the \
+line on the result counts what is between them.";
+
+const TO_QDQ: &str = "\
+Examples:
+  kvant graph to-qdq model.qop.onnx -o model.qdq.onnx
+
+Integer operators become float operators between Q/DQ pairs, with the same scales and codes. Runtimes that fuse pairs compute what they computed \
+before; others differ by at most one code. ConvInteger, MatMulInteger and operators with computed scales stay, and the line on the result counts them.";
+
+const RETYPE: &str = "\
+Examples:
+  kvant graph retype model.s8s8.onnx --to u8s8 -o model.u8s8.onnx
+  kvant graph retype model.u16s8.onnx --to s16s8 -o model.s16s8.onnx
+  kvant graph retype model.s8s8.onnx --bias int16 -o model.bias16.onnx
+
+Signed codes become unsigned ones or the reverse, with zero points moved by half of the range: they stand for the same values. Tensors of another \
+number of bits keep their types, and so do inputs and outputs that hold codes. Biases keep their scales; one that int16 does not hold is refused.";
 
 const CLIP_INFINITIES: &str = "\
 Examples:
@@ -83,6 +109,8 @@ const SHOW: &str = "\
 Examples:
   kvant graph show model.onnx
   kvant graph show model.int8.onnx --list-nodes --wide
+  kvant graph show model.int8.onnx --svg model.svg
+      a picture of a graph of at most 200 nodes, with types and scales
   kvant graph show model.int8.onnx --json | jq '.quantized[] | {name, dtype, scale_max}'";
 
 /// `kvant graph`.
@@ -115,6 +143,15 @@ pub enum GraphCommand {
     /// Write the float graph of a quantized one
     #[command(after_help = DEQUANTIZE)]
     Dequantize(GraphFiles),
+    /// Replace Q/DQ pairs by integer operators
+    #[command(name = "to-qoperator", after_help = TO_QOPERATOR)]
+    ToQoperator(GraphFiles),
+    /// Replace integer operators by Q/DQ pairs
+    #[command(name = "to-qdq", after_help = TO_QDQ)]
+    ToQdq(GraphFiles),
+    /// Change the signs of codes, or the width of biases
+    #[command(after_help = RETYPE)]
+    Retype(RetypeArgs),
     /// Replace infinite constants by the largest finite numbers
     #[command(after_help = CLIP_INFINITIES)]
     ClipInfinities(ClipInfinitiesArgs),
@@ -152,6 +189,9 @@ pub struct ShowArgs {
     /// List each node with the types and shapes of its tensors
     #[arg(long)]
     pub list_nodes: bool,
+    /// Write a picture of a small graph with types, shapes and scales
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub svg: Option<PathBuf>,
 }
 
 /// `kvant graph simplify`.
@@ -211,6 +251,25 @@ pub struct FixShapesArgs {
     /// Size of the dimensions of a name, e.g. batch=1; repeatable
     #[arg(long, value_name = "NAME=SIZE", help_heading = "ONNX graphs")]
     pub dim: Vec<FixedDim>,
+}
+
+/// `kvant graph retype`.
+#[derive(Debug, Args)]
+pub struct RetypeArgs {
+    /// The files.
+    #[command(flatten)]
+    pub files: GraphFiles,
+    /// Types of activations and weights, e.g. u8s8, s8s8 or u16s8
+    #[arg(long, value_name = "TYPES", help_heading = "ONNX graphs", required_unless_present = "bias")]
+    pub to: Option<CodeTypes>,
+    /// Type of biases
+    #[arg(long, value_name = "TYPE", help_heading = "ONNX graphs", value_parser = bias_parser())]
+    pub bias: Option<Element>,
+}
+
+fn bias_parser() -> impl TypedValueParser<Value = Element> {
+    PossibleValuesParser::new(["int16", "int32"])
+        .map(|name| if name == "int16" { Element::Int16 } else { Element::Int32 })
 }
 
 /// `kvant graph clip-infinities`.

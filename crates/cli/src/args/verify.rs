@@ -10,6 +10,8 @@ Examples:
   kvant verify Llama-3.2-1B-int4
   kvant verify Qwen3-8B-FP8 --for vllm --tensor-parallel 4
       does vLLM load it on four GPUs?
+  kvant verify model.int8.onnx --for onnxruntime --fusions
+      which tensors are dequantized and quantized again in every run?
   kvant verify model-AWQ --quick --json | jq '.loaders[] | select(.loads == \"yes\") | .loader'
 
 Checks checkpoints from Kvant, AMD Quark, llm-compressor, AutoAWQ, GPTQModel and ModelOpt, fp8 as published by \
@@ -39,6 +41,9 @@ pub struct VerifyArgs {
     /// Read headers and configuration files only, no scales and no weights
     #[arg(long)]
     pub quick: bool,
+    /// List the QuantizeLinear and DequantizeLinear nodes of a graph that no kernel of onnxruntime absorbs, with the reason
+    #[arg(long)]
+    pub fusions: bool,
     /// How much is listed.
     #[command(flatten)]
     pub listing: ListingArgs,

@@ -14,6 +14,9 @@ pub fn run(args: GraphArgs, printer: &Printer) -> Result<(), Error> {
     if let GraphCommand::Show(args) = &args.tool {
         interrupt::exit_on_signal();
         let listing = GraphListing::of(&args.model, args.list_nodes)?;
+        if let Some(file) = &args.svg {
+            kvant::write_picture(&args.model, file)?;
+        }
         return match printer.is_json() {
             true => printer.json("graph", &listing.to_json()),
             false => printer.data(&printer.sections(&listing.sections())),

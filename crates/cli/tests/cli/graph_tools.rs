@@ -4,7 +4,8 @@ use crate::json;
 use crate::kvant::{Place, names};
 use crate::onnx::{place, quantize};
 use kvant_container::onnx::{
-    DataType, ExternalData, GraphProto, MessageField, ModelProto, OperatorSetIdProto, ValueInfoProto, read, write,
+    DataType, ExternalData, GraphProto, MessageField, ModelProto, OperatorSetIdProto, ValueInfoProto, read, tensor,
+    write,
 };
 use kvant_onnx::graph::{check, for_each_node, node, opset, set_attribute};
 use kvant_onnx::shape::{Dim, ValueType};
@@ -129,16 +130,60 @@ fn write_example(path: &Path) {
     write(model, path, ExternalData::Auto).unwrap();
 }
 
+/// A convolution with an int32 bias between Q/DQ pairs of a type.
+fn write_quantized(path: &Path, element: DataType) {
+    let of = |op: &str, name: &str, inputs: &[&str], output: &str| node(op, name, inputs, &[output]);
+    let float = |name: &str| tensor(name, DataType::FLOAT, &[], 0.5f32.to_le_bytes().to_vec());
+    let bytes = if element == DataType::UINT16 { 2 } else { 1 };
+    let value = |name: &str| ValueType::new(DataType::FLOAT, [1; 4].map(Dim::Known).to_vec()).to_proto(name).unwrap();
+    let graph = GraphProto {
+        name: Some("quantized".to_owned()),
+        node: vec![
+            of("QuantizeLinear", "q", &["x", "s", "z"], "c"),
+            of("DequantizeLinear", "d", &["c", "s", "z"], "f"),
+            of("DequantizeLinear", "wd", &["w", "s"], "wf"),
+            of("DequantizeLinear", "bd", &["b", "bs"], "bf"),
+            of("Conv", "conv", &["f", "wf", "bf"], "h"),
+            of("QuantizeLinear", "p", &["h", "s", "z"], "e"),
+            of("DequantizeLinear", "l", &["e", "s", "z"], "y"),
+        ],
+        initializer: vec![
+            float("s"),
+            tensor("bs", DataType::FLOAT, &[], 0.25f32.to_le_bytes().to_vec()),
+            tensor("z", element, &[], vec![0u8; bytes]),
+            tensor("w", DataType::INT8, &[1, 1, 1, 1], vec![3u8]),
+            tensor("b", DataType::INT32, &[1], 7i32.to_le_bytes().to_vec()),
+        ],
+        input: vec![value("x")],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    };
+    let set = OperatorSetIdProto { domain: Some(String::new()), version: Some(21), ..OperatorSetIdProto::default() };
+    let model = ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![set],
+        graph: MessageField::some(graph),
+        ..ModelProto::default()
+    };
+    write(model, path, ExternalData::Auto).unwrap();
+}
+
 #[test]
 fn examples_of_the_help_work() {
     let place = Place::empty();
     write_example(&place.path("model.onnx"));
-    write_example(&place.path("model.int8.onnx"));
+    for (name, element) in [
+        ("model.int8.onnx", DataType::INT8),
+        ("model.s8s8.onnx", DataType::INT8),
+        ("model.u16s8.onnx", DataType::UINT16),
+    ] {
+        write_quantized(&place.path(name), element);
+    }
     let help = place.succeed(&["graph", "--help"]).stdout;
     let tools = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let tools: Vec<&str> =
         tools.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
-    assert_eq!(tools.len(), 10, "{tools:?}");
+    assert_eq!(tools.len(), 13, "{tools:?}");
     let of_tools = tools.iter().map(|tool| place.succeed(&["graph", tool, "--help"]).stdout);
     let texts: Vec<String> = std::iter::once(help.clone()).chain(of_tools).collect();
     let lines: Vec<&str> =

@@ -14,6 +14,8 @@ pub struct Verification {
     pub tensor_parallel: Option<u16>,
     /// Whether headers and configurations alone are read.
     pub quick: bool,
+    /// Whether the nodes of a graph are listed that quantize and dequantize still when ONNX Runtime has optimized it.
+    pub fusions: bool,
     /// The engine that opens graphs.
     pub engine: GraphEngine,
 }
@@ -22,6 +24,6 @@ impl Verification {
     /// A check of everything, by all loaders.
     pub fn new(model: impl Into<PathBuf>) -> Verification {
         let engine = GraphEngine::default();
-        Verification { model: model.into(), loader: None, tensor_parallel: None, quick: false, engine }
+        Verification { model: model.into(), loader: None, tensor_parallel: None, quick: false, fusions: false, engine }
     }
 }

@@ -140,6 +140,7 @@ fn a_graph_that_is_rewritten_while_it_is_verified_is_an_error() {
     fs::write(&prober, "#!/bin/sh\ntouch -d '2001-01-01' \"$2\"\necho '{}'\n").unwrap();
     fs::set_permissions(&prober, fs::Permissions::from_mode(0o755)).unwrap();
     let verification = Verification {
+        fusions: false,
         model: job.source.model.clone(),
         loader: None,
         tensor_parallel: None,

@@ -21,8 +21,8 @@ use kvant_onnx::graph::check;
 use kvant_onnx::pass::{Context, PassError, Selection, simplify};
 use kvant_onnx::recipe::FloatType;
 use kvant_onnx::tool::{
-    Cut, FixedDim, FixedShape, RenamedDomain, clip_infinities, convert_opset, dequantize, extract, fix_shapes,
-    rename_domain, to_float,
+    Cut, FixedDim, FixedShape, RenamedDomain, RetypeRequest, clip_infinities, convert_opset, dequantize, extract,
+    fix_shapes, rename_domain, retype, to_float, to_qdq, to_qoperator,
 };
 use kvant_quant::counts::number;
 use serde_json::{Value, json};
@@ -68,6 +68,12 @@ pub enum GraphTool {
     },
     /// The float graph of a quantized one.
     Dequantize,
+    /// A graph of integer operators in place of Q/DQ pairs.
+    ToQOperator,
+    /// A graph of Q/DQ pairs in place of integer operators.
+    ToQdq,
+    /// A graph with other types of codes.
+    Retype(RetypeRequest),
     /// A graph without infinite constants.
     ClipInfinities {
         /// The largest value; `None` is the largest of the type.
@@ -90,6 +96,9 @@ impl GraphTool {
             GraphTool::Extract(_) => "extract",
             GraphTool::FixShapes { .. } => "fix-shapes",
             GraphTool::Dequantize => "dequantize",
+            GraphTool::ToQOperator => "to-qoperator",
+            GraphTool::ToQdq => "to-qdq",
+            GraphTool::Retype(_) => "retype",
             GraphTool::ClipInfinities { .. } => "clip-infinities",
             GraphTool::RenameDomain(_) => "rename-domain",
             GraphTool::ToFloat16 => "to-float16",
@@ -241,6 +250,50 @@ impl GraphEdit {
                 );
                 Done::of([("constants", constants), ("activations", activations), ("left", done.left.len())], what)
             }
+            GraphTool::ToQOperator => {
+                let done = to_qoperator(model)?;
+                let what = format!(
+                    "{}{}",
+                    number(done.operators, "integer operator"),
+                    still(&done.left, "between Q/DQ pairs")
+                );
+                Done::of([("operators", done.operators), ("left", done.left.len())], what)
+            }
+            GraphTool::ToQdq => {
+                let done = to_qdq(model)?;
+                let what = format!(
+                    "{} between Q/DQ pairs{}",
+                    number(done.operators, "operator"),
+                    still(&done.left, "with integer operators")
+                );
+                Done::of([("operators", done.operators), ("left", done.left.len())], what)
+            }
+            GraphTool::Retype(request) => {
+                let done = retype(model, request, spill)?;
+                let biases = if done.biases == 1 { "1 bias".to_owned() } else { format!("{} biases", done.biases) };
+                let counts = [
+                    (done.activations, number(done.activations, "activation")),
+                    (done.constants, number(done.constants, "constant")),
+                    (done.biases, biases),
+                ];
+                let words: Vec<String> =
+                    counts.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect();
+                if !done.left.is_empty() {
+                    let first = printable(&done.left[0]);
+                    reporter.warning(&format!(
+                        "{} with codes keep their type: inputs and outputs of the graph, or read by operators of one type ({first}{})",
+                        number(done.left.len(), "tensor"),
+                        if done.left.len() > 1 { " ..." } else { "" }
+                    ));
+                }
+                let changes = [
+                    ("activations", done.activations),
+                    ("constants", done.constants),
+                    ("biases", done.biases),
+                    ("left", done.left.len()),
+                ];
+                Done::of(changes, format!("{} retyped", words.join(", ")))
+            }
             GraphTool::ClipInfinities { limit } => {
                 let done = clip_infinities(model, *limit, spill)?;
                 let what = format!(
@@ -258,6 +311,15 @@ impl GraphEdit {
             GraphTool::ToFloat16 => narrowed(model, FloatType::Float16, spill, reporter)?,
             GraphTool::ToBfloat16 => narrowed(model, FloatType::BFloat16, spill, reporter)?,
         })
+    }
+}
+
+/// The nodes that a conversion leaves as they are, as the end of a sentence.
+fn still(left: &[String], how: &str) -> String {
+    match left {
+        [] => String::new(),
+        [one] => format!(", 1 node still {how} ({})", printable(one)),
+        [first, ..] => format!(", {} still {how} ({} ...)", number(left.len(), "node"), printable(first)),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::settings::first_given;
 use kvant_container::Remedy;
 use kvant_container::onnx::{ModelProto, read};
 use kvant_formats::verify::{Loader, loaders};
+use kvant_onnx::fusions::{Fusions, UnfusedPair};
 use kvant_onnx::verify::fails_in_a_run;
 use kvant_quant::finding::{Finding, Severity};
 use serde_json::{Value, json};
@@ -42,7 +43,10 @@ pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
     refusal(&opening, &request.model, &mut findings);
     let runs = !fails && runs(&opening, &findings);
     let loader = loaders().iter().find(|loader| request.loader.as_ref() == Some(&loader.id));
-    Ok(GraphVerdict { model: request.model.clone(), nodes, findings, opening, runs, loader })
+    // Rules hold for sound graphs.
+    let sound = source.as_ref().ok().filter(|model| kvant_onnx::graph::check(model).is_ok());
+    let fusions = sound.filter(|_| request.fusions).map(|model| Fusions::of(model));
+    Ok(GraphVerdict { model: request.model.clone(), nodes, findings, opening, runs, fusions, loader })
 }
 
 /// The findings of a graph.
@@ -57,6 +61,8 @@ pub struct GraphVerdict {
     pub opening: Opening,
     /// Whether ONNX Runtime runs it, if known.
     pub runs: bool,
+    /// The nodes that quantize and dequantize still when ONNX Runtime has optimized it, if asked for and if the graph is sound.
+    pub fusions: Option<Fusions>,
     loader: Option<&'static Loader>,
 }
 
@@ -91,8 +97,23 @@ impl GraphVerdict {
             "findings": self.findings,
             "loaders": verdicts(self.runs),
             "onnxruntime": self.opening.object(),
+            "fusions": self.fusions.as_ref().map(fusions_json),
         })
     }
+}
+
+fn fusions_json(fusions: &Fusions) -> Value {
+    let pair = |pair: &UnfusedPair| {
+        json!({
+            "node": pair.node,
+            "quantizes": pair.quantizes,
+            "tensor": pair.tensor,
+            "beside": pair.beside.as_ref().map(|float| json!({"name": float.name, "operator": float.operator})),
+            "problem": pair.problem.name(),
+            "reason": pair.problem.to_string(),
+        })
+    };
+    json!({"fused": fusions.fused, "unfused": fusions.unfused.iter().map(pair).collect::<Vec<_>>()})
 }
 
 /// The answer of ONNX Runtime to a graph, or of the rules without it.

@@ -6,6 +6,8 @@ use crate::onnx::verify::GraphVerdict;
 use crate::text::{Align, Table, counts};
 use crate::verify::{CheckpointVerdict, PipelineVerdict, VerificationReport, in_words};
 use kvant_formats::verify::{LoaderSupport, Loads, Report};
+use kvant_onnx::fusions::{Fusions, UnfusedPair};
+use std::collections::BTreeMap;
 
 impl VerificationReport {
     /// The report in sections; `all` lists each finding instead of one for those that differ only in numbers.
@@ -97,5 +99,41 @@ fn graph(found: &GraphVerdict, all: bool) -> Vec<Section> {
     if !found.findings.is_empty() {
         sections.push(Section::Table(findings::table(&found.findings, all)));
     }
+    sections.extend(found.fusions.iter().flat_map(|fusions| fusion_sections(fusions, all)));
+    sections
+}
+
+/// The nodes that quantize and dequantize still: each, or one row for each operator and reason.
+fn fusion_sections(fusions: &Fusions, all: bool) -> Vec<Section> {
+    let problems: Vec<&UnfusedPair> = fusions.problems().collect();
+    let ends = fusions.unfused.len() - problems.len();
+    let head = format!(
+        "onnxruntime on x86: {} with codes; {} outside of kernels, and {ends} where the graph begins and ends",
+        counts::number(fusions.fused, "operator"),
+        counts::number(problems.len(), "QuantizeLinear or DequantizeLinear node")
+    );
+    let mut sections = vec![Section::Text(head)];
+    let beside = |pair: &UnfusedPair| pair.beside.as_ref().map_or("", |float| float.operator.as_str()).to_owned();
+    if all {
+        let mut table =
+            Table::new(&["node", "tensor", "beside", "operator", "reason"].map(|title| (title, Align::Left)));
+        for pair in &problems {
+            let name = pair.beside.as_ref().map_or("", |float| float.name.as_str());
+            table.push([&pair.node, &pair.tensor, name, &beside(pair), &pair.problem.to_string()]);
+        }
+        sections.extend((!problems.is_empty()).then_some(Section::Table(table)));
+        return sections;
+    }
+    let mut groups: BTreeMap<(String, &str), Vec<&UnfusedPair>> = BTreeMap::new();
+    problems.iter().for_each(|pair| groups.entry((beside(pair), pair.problem.name())).or_default().push(pair));
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, pairs)| std::cmp::Reverse(pairs.len()));
+    let titles = [("nodes", Align::Right), ("beside", Align::Left), ("reason", Align::Left), ("first", Align::Left)];
+    let mut table = Table::new(&titles);
+    for ((operator, _), pairs) in &groups {
+        let reason = pairs[0].problem.to_string();
+        table.push([&pairs.len().to_string(), operator, &reason, &pairs[0].node]);
+    }
+    sections.extend((!groups.is_empty()).then_some(Section::Table(table)));
     sections
 }

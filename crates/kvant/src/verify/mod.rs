@@ -5,7 +5,7 @@ mod pipeline;
 pub use pipeline::PipelineVerdict;
 
 use crate::ending::concluded_reading;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::findings::failing;
 use crate::job::{SourceKind, Verification};
 use crate::json::path as path_json;
@@ -46,6 +46,10 @@ impl Verification {
         refuse_missing([(MODEL, self.model.as_path())])?;
         if SourceKind::of(&self.model) == SourceKind::Graph {
             return Ok(VerificationReport::Graph(Box::new(onnx::verify::run(self)?)));
+        }
+        if self.fusions {
+            let failure = Error::new(ErrorKind::Usage, "‹fusions› applies to ONNX graphs only");
+            return Err(failure.with_hint(Some("leave it out".to_owned())));
         }
         let loader = self.loader.as_deref().and_then(|id| loaders().iter().find(|loader| loader.id == id));
         let options = Options {

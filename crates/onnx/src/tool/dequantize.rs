@@ -10,7 +10,7 @@ use kvant_container::onnx::{
     data_type_name, keep, tensor, tensor_bytes,
 };
 
-use super::{ToolError, inlined};
+use super::{ToolError, forget_idle_domains, inlined};
 use crate::data::{Array, Values, each_type};
 use crate::fake_quantization::Quantizer;
 use crate::graph::{
@@ -19,6 +19,7 @@ use crate::graph::{
 };
 use crate::kernel::linear::constant;
 use crate::kernel::{KernelError, NBits};
+use crate::writing::integer_operators::computes_with_codes;
 use limits::Limits;
 
 /// The results of [`dequantize`].
@@ -53,13 +54,7 @@ pub fn dequantize(model: &mut ModelProto, spill: Option<&Spill>) -> Result<Dequa
     let mut work = Dequantizer { spill, opset, names, read: HashSet::new(), done: Dequantized::default() };
     let graph = work.graph(&made.graph, None)?;
     made.graph = MessageField::some(graph);
-    let mut used = HashSet::new();
-    for_each_node(&made.graph, &mut |node| {
-        used.insert(domain(node).to_owned());
-    });
-    let has_functions = !made.functions.is_empty();
-    let is_idle = |name: &str| QUANTIZING_DOMAINS.contains(&name) && !used.contains(name) && !has_functions;
-    made.opset_import.retain(|set| !is_idle(set.domain()));
+    forget_idle_domains(&mut made, QUANTIZING_DOMAINS);
     let mut done = work.done;
     for_each_node(&made.graph, &mut |node| {
         if quantizer(node).is_ok_and(|found| found.is_some()) {
@@ -70,36 +65,10 @@ pub fn dequantize(model: &mut ModelProto, spill: Option<&Spill>) -> Result<Dequa
     Ok(done)
 }
 
-/// Operators that compute with codes.
-const INTEGER_OPERATORS: &[&str] = &[
-    "ConvInteger",
-    "DynamicQuantizeLSTM",
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul",
-    "GatherBlockQuantized",
-    "MatMulBnb4",
-    "MatMulFpQ4",
-    "MatMulInteger",
-    "MatMulInteger16",
-    "MatMulIntegerToFloat",
-    "QAttention",
-    "QEmbedLayerNormalization",
-    "QGemm",
-    "QMoE",
-    "QuantizeBFP",
-    "DequantizeBFP",
-];
-
 fn refuse_integer_operators(graph: &GraphProto) -> Result<(), ToolError> {
     let mut found = None;
     for_each_node(graph, &mut |node| {
-        let operator = node.op_type();
-        let is_known = INTEGER_OPERATORS.contains(&operator)
-            || operator.starts_with("QLinear")
-            || operator.starts_with("QOrdered");
-        if is_known && ["", "com.microsoft"].contains(&domain(node)) {
-            found = found.or(Some(node));
-        }
+        found = found.or_else(|| computes_with_codes(node).then_some(node));
     });
     found.map_or(Ok(()), |node| Err(refused(node, "it computes with codes")))
 }

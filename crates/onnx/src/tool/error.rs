@@ -101,6 +101,32 @@ pub enum ToolError {
         /// What stands against it.
         reason: String,
     },
+    /// A graph in which no float operator has an integer one.
+    #[error("no operator of the graph stands between Q/DQ pairs that an integer operator can replace{}", Still(*.left, "with dequantized inputs"))]
+    NothingToJoin {
+        /// Nodes that read dequantized values.
+        left: usize,
+    },
+    /// A graph without an integer operator that has a float one.
+    #[error("the graph has no integer operator that a float operator can replace{}", Still(*.left, "with codes"))]
+    NothingToSeparate {
+        /// Nodes that compute with codes.
+        left: usize,
+    },
+    /// A graph whose codes have the types that are asked for, or cannot have them.
+    #[error("no codes of the graph get another type{}", Kept(.left))]
+    NothingToRetype {
+        /// Tensors that keep their type.
+        left: Vec<String>,
+    },
+    /// Codes that cannot have the type that is asked for.
+    #[error("`{}` cannot get the type: {reason}", .name.escape_debug())]
+    NotRetyped {
+        /// The constant, or the node.
+        name: String,
+        /// What stands against it.
+        reason: String,
+    },
     /// A limit that is no positive number.
     #[error("the limit {0} is not a positive finite number")]
     Limit(f64),
@@ -129,6 +155,31 @@ struct Place<'a>(Option<&'a str>);
 impl std::fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.map_or(Ok(()), |node| write!(f, " outside of the body of node `{}`", node.escape_debug()))
+    }
+}
+
+/// Nodes that are the reason why nothing is done.
+struct Still(usize, &'static str);
+
+impl std::fmt::Display for Still {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => write!(f, "; 1 node {} has no other form", self.1),
+            nodes => write!(f, "; {nodes} nodes {} have no other form", self.1),
+        }
+    }
+}
+
+/// Tensors that keep their type.
+struct Kept<'a>(&'a [String]);
+
+impl std::fmt::Display for Kept<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            [] => Ok(()),
+            names => write!(f, ": {} must keep theirs", Names(names)),
+        }
     }
 }
 
@@ -171,9 +222,14 @@ impl Diagnostic for ToolError {
             Self::Pass(error) => error.kind(),
             Self::Quantize(error) => error.kind(),
             Self::Container(error) => error.kind(),
-            Self::LowerOpset { .. } | Self::UnknownOpset(_) | Self::NoType(_) | Self::NotDequantized { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::LowerOpset { .. }
+            | Self::UnknownOpset(_)
+            | Self::NoType(_)
+            | Self::NotDequantized { .. }
+            | Self::NothingToJoin { .. }
+            | Self::NothingToSeparate { .. }
+            | Self::NothingToRetype { .. }
+            | Self::NotRetyped { .. } => ErrorKind::Unsupported,
             Self::NoTensor { .. }
             | Self::NamedTwice(_)
             | Self::MissingInputs(_)
@@ -206,7 +262,13 @@ impl Diagnostic for ToolError {
                 "`kvant graph show MODEL` lists inputs with their dimensions, and domains"
             }
             Self::TwoSizes { .. } | Self::Shape { .. } => "give sizes that agree with each other and with the model",
-            Self::NotDequantized { .. } => "dequantize the graph before its operators are fused, or export it again",
+            Self::NotDequantized { .. } => {
+                "`kvant graph to-qdq` makes Q/DQ pairs of most integer operators; dequantize what it writes"
+            }
+            Self::NothingToJoin { .. } | Self::NothingToSeparate { .. } | Self::NothingToRetype { .. } => {
+                "`kvant graph show MODEL` lists operators and the types of codes"
+            }
+            Self::NotRetyped { .. } => "ask for another type",
             Self::Domain { .. } => "choose another name",
         };
         Some(hint.to_owned())

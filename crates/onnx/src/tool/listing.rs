@@ -8,6 +8,7 @@ use crate::data::{Array, display_axes, type_of};
 use crate::graph::{Index, bodies, called, domain, int_attribute, positional_input};
 use crate::kernel::linear::constant;
 use crate::shape::{Types, infer};
+use crate::writing::integer_operators::of_integer;
 
 /// A tensor that a node reads or makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +108,8 @@ pub struct QuantizedTensor {
     pub block: Option<i64>,
 }
 
-/// The tensors of a graph and of bodies inside of it that QuantizeLinear, DequantizeLinear and MatMulNBits give codes, each once for a node.
+/// The tensors of a graph and of bodies inside of it that QuantizeLinear, DequantizeLinear, MatMulNBits and integer operators such as QLinearConv
+/// give codes, each once for a node.
 /// DequantizeLinear behind QuantizeLinear adds nothing.
 pub fn quantized_tensors(model: &ModelProto) -> Vec<QuantizedTensor> {
     let types = infer(model);
@@ -126,8 +128,39 @@ fn in_graph<'g>(
     let scopes: Vec<(&GraphProto, &Index)> = outer.iter().copied().chain([(graph, &index)]).collect();
     for node in &graph.node {
         found.extend(quantized(node, types, &scopes));
+        found.extend(of_integer_operator(node, types, &scopes));
         bodies(node).for_each(|body| in_graph(body, types, &scopes, found));
     }
+}
+
+/// What an integer operator makes, and the constants that it reads.
+fn of_integer_operator(node: &NodeProto, types: &Types, scopes: &[(&GraphProto, &Index)]) -> Vec<QuantizedTensor> {
+    let inputs = of_integer(node).and_then(|row| row.inputs(node.input.len()));
+    let (Some(inputs), Some(output)) = (inputs, node.output.first()) else { return Vec::new() };
+    let held = |name: &str| scopes.iter().rev().find_map(|(graph, index)| index.constant(graph, name));
+    let tensor = |name: &str, scale: usize, zero_point: usize| {
+        let at = |position| positional_input(node, position).and_then(held);
+        let scales = at(scale).and_then(constant);
+        QuantizedTensor {
+            tensor: name.to_owned(),
+            node: called(node).to_owned(),
+            is_constant: held(name).is_some(),
+            dtype: data_type_name(
+                held(name)
+                    .or_else(|| at(zero_point))
+                    .map_or_else(|| types.data_type(name).unwrap_or(DataType::UNDEFINED), data_type),
+            ),
+            scales: scales.as_ref().map_or(0, Array::len),
+            scale_range: scales.as_ref().and_then(range),
+            zero_point_range: at(zero_point).and_then(constant).as_ref().and_then(range),
+            axis: None,
+            block: None,
+        }
+    };
+    let operands = inputs.operands.iter().filter_map(|at| Some((positional_input(node, at.codes)?, at)));
+    let constants =
+        operands.filter(|(name, _)| held(name).is_some()).map(|(name, at)| tensor(name, at.scale, at.zero_point));
+    constants.chain([tensor(output, inputs.scale, inputs.zero_point)]).collect()
 }
 
 fn quantized(node: &NodeProto, types: &Types, scopes: &[(&GraphProto, &Index)]) -> Option<QuantizedTensor> {

@@ -7,6 +7,7 @@ pub mod dynamic;
 pub mod float16;
 #[cfg(test)]
 mod fusible_tests;
+pub mod integer_operators;
 mod matmul_nbits;
 mod operators;
 mod pairs;

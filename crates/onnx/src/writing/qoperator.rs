@@ -1,14 +1,14 @@
 //! Integer operators instead of float ones between Q/DQ pairs: `DequantizeLinear -> op -> QuantizeLinear` becomes one node.
 //!
-//! The pairs are written first, so that both layouts have the same scales and codes. [`ROWS`] says what becomes of an operator.
+//! The pairs are written first, so that both layouts have the same scales and codes. [`integer_operators`](super::integer_operators) says what becomes of an operator.
 //! Fused are 8-bit types in the combinations that ONNX Runtime's kernels have: outputs of the data's type, int8 weights with
 //! either, uint8 weights with uint8 data, operands of arithmetic all of one type. Everything else keeps its pairs.
-//! Source: ONNX, QLinearConv-10, QLinearMatMul-10; ONNX Runtime, ContribOperators.md.
 
 use kvant_container::onnx::{
     DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type, element_count, tensor,
 };
 
+use super::integer_operators::{OperatorForm, OperatorRow, of_float};
 use super::operators::MICROSOFT;
 use super::tensor_names::TensorNames;
 use crate::element::Element;
@@ -23,69 +23,6 @@ use crate::quantization::CodeRange;
 use crate::quantization::{Affine, pack, quantize_value};
 use crate::solution::values;
 
-/// How the inputs of an integer operator are made of those of a float one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OperatorForm {
-    /// Data, weight, output scale, bias in int32; QLinearConv.
-    Conv,
-    /// The same without a bias; QLinearMatMul.
-    MatMul,
-    /// The bias before the output's scale; QGemm.
-    Gemm,
-    /// Two operands and the output's scale.
-    Pair,
-    /// One operand and the output's scale.
-    One,
-    /// The output's scale and all operands.
-    Many,
-    /// The operator itself, from this opset on: codes move, and input and output have the same scale.
-    Moves(i64),
-}
-
-/// The action on an operator.
-struct OperatorRow {
-    op_type: &'static str,
-    integer: &'static str,
-    domain: &'static str,
-    form: OperatorForm,
-}
-
-const fn row(op_type: &'static str, integer: &'static str, domain: &'static str, form: OperatorForm) -> OperatorRow {
-    OperatorRow { op_type, integer, domain, form }
-}
-
-const fn moves(op_type: &'static str, from: i64) -> OperatorRow {
-    row(op_type, op_type, "", OperatorForm::Moves(from))
-}
-
-const ROWS: &[OperatorRow] = &[
-    row("Conv", "QLinearConv", "", OperatorForm::Conv),
-    row("MatMul", "QLinearMatMul", "", OperatorForm::MatMul),
-    row("Gemm", "QGemm", MICROSOFT, OperatorForm::Gemm),
-    row("Add", "QLinearAdd", MICROSOFT, OperatorForm::Pair),
-    row("Mul", "QLinearMul", MICROSOFT, OperatorForm::Pair),
-    row("Sigmoid", "QLinearSigmoid", MICROSOFT, OperatorForm::One),
-    row("LeakyRelu", "QLinearLeakyRelu", MICROSOFT, OperatorForm::One),
-    row("GlobalAveragePool", "QLinearGlobalAveragePool", MICROSOFT, OperatorForm::One),
-    row("AveragePool", "QLinearAveragePool", MICROSOFT, OperatorForm::One),
-    row("Softmax", "QLinearSoftmax", MICROSOFT, OperatorForm::One),
-    row("Concat", "QLinearConcat", MICROSOFT, OperatorForm::Many),
-    moves("DepthToSpace", 10),
-    moves("Expand", 10),
-    moves("Flatten", 10),
-    moves("Gather", 10),
-    moves("MaxPool", 12),
-    moves("Reshape", 10),
-    moves("Resize", 11),
-    moves("Slice", 10),
-    moves("SpaceToDepth", 10),
-    moves("Split", 10),
-    moves("Squeeze", 10),
-    moves("Tile", 10),
-    moves("Transpose", 10),
-    moves("Unsqueeze", 10),
-];
-
 /// Replaces what can be replaced. Returns the number of integer operators.
 pub fn fuse(model: &mut ModelProto) -> Result<usize, QuantizeError> {
     let version = opset(model, STANDARD_DOMAIN).unwrap_or(1);
@@ -94,7 +31,7 @@ pub fn fuse(model: &mut ModelProto) -> Result<usize, QuantizeError> {
     let mut names = TensorNames::of(graph);
     let fuser = Fuser { graph, index: Index::new(graph), opset: version };
     for (position, old) in graph.node.iter().enumerate() {
-        let Some(row) = ROWS.iter().find(|row| is(old, row.op_type)) else { continue };
+        let Some(row) = of_float(old) else { continue };
         let Some(fused) = fuser.fused(old, row, &mut names)? else { continue };
         fused.gone.iter().for_each(|&gone| edit.remove(gone));
         fused.constants.into_iter().for_each(|constant| edit.add(constant));
@@ -188,6 +125,10 @@ impl<'a> Fuser<'a> {
 
     fn codes(&self, pair: &'a NodeProto, codes: &'a str) -> Option<TensorCodes<'a>> {
         let [_, scale, zero_point] = &pair.input[..] else { return None };
+        let is_float = self.index.constant(self.graph, scale).is_some_and(|scale| data_type(scale) == DataType::FLOAT);
+        if !is_float || int_attribute(pair, "block_size").unwrap_or(0) != 0 {
+            return None;
+        }
         let element = data_type(self.index.constant(self.graph, zero_point)?);
         Some(TensorCodes { codes, scale, zero_point, element })
     }
@@ -286,7 +227,12 @@ impl<'a> Fuser<'a> {
         let known = weight.element == data.element || data.element == DataType::UINT8;
         let constant = self.index.constant(self.graph, weight.codes).is_some();
         let one_zero_point = self.zero_points(weight.zero_point)?.windows(2).all(|pair| pair[0] == pair[1]);
-        if !known || !one_zero_point || !constant && (form != OperatorForm::MatMul || weight.element != data.element) {
+        let fits_axis = self.is_one(weight.scale) || self.has_output_axis(old, weight.codes);
+        if !known
+            || !fits_axis
+            || !one_zero_point
+            || !constant && (form != OperatorForm::MatMul || weight.element != data.element)
+        {
             return None;
         }
         let bias = match positional_input(old, 2) {
@@ -300,6 +246,18 @@ impl<'a> Fuser<'a> {
             _ => operands.chain(target).chain(bias).collect(),
         };
         Some(inputs.into_iter().map(owned).collect())
+    }
+
+    /// Returns whether the scales of a weight's codes are those of the outputs of its product.
+    fn has_output_axis(&self, product: &NodeProto, codes: &str) -> bool {
+        let pair = self.index.producer(&product.input[1]).map(|at| &self.graph.node[at]);
+        let Some(rank) = self.index.constant_shape(self.graph, codes).map(|shape| shape.len() as i64) else {
+            return false;
+        };
+        let axis = pair.and_then(|pair| int_attribute(pair, "axis")).unwrap_or(1);
+        let transposed = int_attribute(product, "transB").unwrap_or(0) != 0;
+        let expected = if is(product, "Conv") || transposed { 0 } else { rank - 1 };
+        axis.rem_euclid(rank.max(1)) == expected
     }
 
     /// The int32 codes of a bias whose scale is that of the product.
