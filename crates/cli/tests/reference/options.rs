@@ -228,8 +228,8 @@ fn option_has_the_same_meaning_in_all_commands() {
             if name == "search" && OF_SEARCH.contains(&long.as_str()) {
                 continue;
             }
-            // Types of codes, and elsewhere a checkpoint format.
-            if name == "graph retype" && long == "to" {
+            // These name types of codes here; elsewhere a checkpoint format, and how biases are stored.
+            if name == "graph retype" && ["to", "bias"].contains(&long.as_str()) {
                 continue;
             }
             // These write a report, and a graph.
