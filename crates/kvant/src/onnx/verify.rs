@@ -45,7 +45,7 @@ pub fn run(request: &Verification) -> Result<GraphVerdict, Error> {
     let loader = loaders().iter().find(|loader| request.loader.as_ref() == Some(&loader.id));
     // Rules hold for sound graphs.
     let sound = source.as_ref().ok().filter(|model| kvant_onnx::graph::check(model).is_ok());
-    let fusions = sound.filter(|_| request.fusions).map(|model| Fusions::of(model));
+    let fusions = sound.filter(|_| request.fusions).map(Fusions::of);
     Ok(GraphVerdict { model: request.model.clone(), nodes, findings, opening, runs, fusions, loader })
 }
 

@@ -270,16 +270,16 @@ impl Layers {
     /// Where each edge ends on the box below it, off its middle: side by side, in the order in which edges come.
     fn entries(&self, boxes: &[BoxSize], edges: &BTreeSet<(usize, usize)>) -> BTreeMap<(usize, usize), f64> {
         let mut entries = BTreeMap::new();
-        for to in 0..boxes.len() {
+        for (to, size) in boxes.iter().enumerate() {
             let last = |from: usize| {
                 let above = self.layer_of[to].saturating_sub(1);
                 self.lines.get(&(from, above)).copied().unwrap_or(from)
             };
             let mut from: Vec<usize> = edges.iter().filter(|(_, end)| *end == to).map(|(from, _)| *from).collect();
             from.sort_by(|&a, &b| self.places[last(a)].x.total_cmp(&self.places[last(b)].x));
-            let step = boxes[to].width / (from.len() as f64 + 1.0);
+            let step = size.width / (from.len() as f64 + 1.0);
             for (at, &from) in from.iter().enumerate() {
-                entries.insert((from, to), step * (at as f64 + 1.0) - boxes[to].width / 2.0);
+                entries.insert((from, to), step * (at as f64 + 1.0) - size.width / 2.0);
             }
         }
         entries

@@ -83,7 +83,7 @@ mod tests {
 
     /// The sums of products and of their magnitudes, to which errors are in proportion.
     fn sums(count: usize, product: impl Fn(usize) -> (f32, f32)) -> (f64, f64) {
-        let products = (0..count).map(|i| product(i)).map(|(a, b)| f64::from(a) * f64::from(b));
+        let products = (0..count).map(product).map(|(a, b)| f64::from(a) * f64::from(b));
         products.fold((0.0, 0.0), |(sum, magnitude), product| (sum + product, magnitude + product.abs()))
     }
 
