@@ -588,6 +588,7 @@ def verify(
     | None = None,
     tensor_parallel: int | None = None,
     quick: bool = False,
+    fusions: bool = False,
     progress: bool = True,
 ) -> VerifyReport:
     """Checks that a quantized model from any tool is valid and loadable, without a GPU.
@@ -599,6 +600,8 @@ def verify(
         for_: Consider this loader only.
         tensor_parallel: Check that the model can be split across N GPUs [default: 2, 4 and 8 are reported].
         quick: Read headers and configuration files only, no scales and no weights.
+        fusions: List the QuantizeLinear and DequantizeLinear nodes of a graph that no kernel of onnxruntime
+            absorbs, with the reason.
         progress: Whether progress is shown: with tqdm if it is installed, otherwise as lines on stderr.
 
     Raises:
