@@ -14,7 +14,7 @@ from test_graph_forms import MAKERS, quantized  # noqa: F401
 
 # The share of nodes that may differ. onnxruntime transposes around convolutions for its kernels at the end, and makes pairs around what it moves;
 # and it lets Shape read another tensor of the same shape.
-TOLERANCE = {"pp-ocr-cls": 0.15, "pp-ocr-det": 0.02, "pp-ocr-rec": 0.05, "nudenet": 0.02}
+TOLERANCE = {"pp-ocr-cls": 0.15, "pp-ocr-det": 0.02, "pp-ocr-rec": 0.1, "nudenet": 0.04}
 
 PAIRS = ("QuantizeLinear", "DequantizeLinear")
 
