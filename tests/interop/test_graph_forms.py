@@ -17,7 +17,7 @@ MAKERS = ("kvant A8W8", "kvant A8W8 channels", "kvant U8S8_AAWS", "onnxruntime u
 
 # What a difference of one code here and there leaves at least, in dB.
 SAME = 20
-# The networks where it is less: recognition ends in a softmax over 6,625 classes behind attention.
+# Measured: recognition stays below that. Why is not known.
 LESS = {"pp-ocr-rec": 15}
 
 
@@ -94,9 +94,10 @@ def quantized(kvant_onnx, tmp_path_factory):
 
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_qoperator_and_back_compute_what_the_pairs_do(quantized, graph, name, maker):
+def test_qoperator_and_back_compute_what_the_pairs_do(quantized, graph, request, name, maker):
     if (name, maker) == ("pp-ocr-det", "kvant A8W8 channels"):
-        pytest.xfail("integer operators lose 6.6 dB beside the pairs here, and why is not known")
+        reason = "integer operators reach only 6.6 dB here compared with the pairs; the cause is not known"
+        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
     source = quantized(name, maker)
     samples = NETWORKS[name].samples(1)
     joined, changes = graph("to-qoperator", source, "joined.onnx")
@@ -111,8 +112,8 @@ def test_qoperator_and_back_compute_what_the_pairs_do(quantized, graph, name, ma
     missing = [key for key, values in codes.items() if key in kept and not np.array_equal(kept[key], values)]
     assert not missing
     expected = outputs(source, samples)
-    # Kernels round once where pairs round floats: codes differ by one here and there, and that goes on through the network. So it does
-    # where onnxruntime makes the kernels itself.
+    # Integer kernels and Q/DQ pairs round at different points, so some codes differ by one, and the differences propagate. The same happens
+    # when onnxruntime fuses the pairs itself.
     by_runtime = sqnr(expected, outputs(source, samples, True))
     assert sqnr(expected, outputs(joined, samples)) > min(same(name), by_runtime - 1)
     assert sqnr(expected, outputs(back, samples)) > min(same(name), by_runtime - 1)

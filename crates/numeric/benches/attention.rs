@@ -4,12 +4,15 @@
 //! `cargo bench -p kvant-numeric --bench attention [-- LENGTH]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
+mod values;
+
 use kvant_numeric::linalg::{
     AttentionBuffers, AttentionRule, KeysValues, Matrix, MatrixMut, Precision, QUERIES, ScoreBias,
 };
 use kvant_numeric::simd::Isa;
 use std::hint::black_box;
 use std::time::Instant;
+use values::values;
 
 const REPETITIONS: usize = 9;
 const WIDTHS: [usize; 4] = [32, 64, 80, 128];
@@ -54,15 +57,6 @@ fn attend(rows: &[f32], length: usize, width: usize, precision: Precision) {
         keys.attend(Isa::best(), queries, first, rule, MatrixMut::new(&mut out, count, width, width), &mut buffers);
         black_box(&out);
     }
-}
-
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 1u32;
-    let value = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f32::from((state >> 16) as i16) / 32768.0
-    };
-    (0..count).map(value).collect()
 }
 
 fn least(values: &[f64]) -> f64 {

@@ -4,9 +4,12 @@
 //! `cargo bench -p kvant-numeric --bench learning [-- TOKENS THREADS]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
+mod values;
+
 use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut};
 use std::hint::black_box;
 use std::time::Instant;
+use values::values;
 
 const REPETITIONS: usize = 7;
 /// Output and input features.
@@ -62,14 +65,4 @@ fn main() {
         };
         println!("{:>14} {:>16} {:>16} {:>16}", format!("{rows}x{columns}"), shown(0), shown(1), shown(2));
     }
-}
-
-/// Numbers from -1 to 1.
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 1u32;
-    let value = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f32::from((state >> 16) as i16) / 32768.0
-    };
-    (0..count).map(value).collect()
 }

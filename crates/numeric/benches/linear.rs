@@ -4,10 +4,13 @@
 //! `cargo bench -p kvant-numeric --bench linear [-- TOKENS THREADS ROWS COLUMNS]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
+mod values;
+
 use kvant_numeric::kernel::{Elements, FloatDType};
 use kvant_numeric::linalg::{Matrix, MatrixMut, Precision, Weight, linear};
 use std::hint::black_box;
 use std::time::Instant;
+use values::values;
 
 const REPETITIONS: usize = 15;
 /// Output and input features.
@@ -42,15 +45,6 @@ fn main() {
         let name = format!("{rows}x{columns}");
         println!("{name:>14} {:>8.0} {:>16} {:>16}", rates[0], ratio(rates[1]), ratio(rates[2]));
     }
-}
-
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 1u32;
-    let value = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f32::from((state >> 16) as i16) / 32768.0
-    };
-    (0..count).map(value).collect()
 }
 
 fn least(values: &[f64]) -> f64 {

@@ -57,7 +57,7 @@ impl Samples {
         false
     }
 
-    /// The files of images that the samples are made of, in their order; none of other data.
+    /// The image files of the samples, in order; empty for other data.
     pub fn images(&self) -> Vec<PathBuf> {
         let all = self.first..self.first + self.count;
         let images = all.flat_map(|index| self.columns.iter().flat_map(move |(_, column)| column.images(index)));

@@ -249,7 +249,7 @@ impl<'p> Kernels<'p> {
         if product { self.product_problem(around, form, &coded) } else { self.types_problem(around, form, &coded) }
     }
 
-    /// The DequantizeLinear nodes that a kernel takes, or the input that has none.
+    /// The DequantizeLinear nodes that a kernel absorbs. The error names an input without one.
     fn coded_inputs(&self, around: &Surroundings<'p>, form: KernelForm) -> Result<Vec<&'p NodeProto>, FusionProblem> {
         let named: Vec<&String> = around.node.input.iter().filter(|name| !name.is_empty()).collect();
         let wanted = match form {

@@ -271,7 +271,7 @@ impl PreparedGraph {
         }
     }
 
-    /// Gives each reader of a DequantizeLinear one of its own.
+    /// Copies DequantizeLinear nodes so that each has one reader.
     fn give_each_its_own(&mut self) {
         let edges = Edges::of(self);
         let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize(node)).map(|(at, _)| at).collect();
@@ -313,7 +313,7 @@ impl PreparedGraph {
                 }
                 self.insert(&source, &[edge], quantize);
                 edges = Edges::of(self);
-                // What was inserted quantizes before the mover now: go on from there.
+                // The inserted QuantizeLinear is now before the mover: continue from it.
                 let Some(inserted) =
                     edges.of_tensor(&source).iter().find(|edge| is_quantize(&self.graph.node[edge.node]))
                 else {

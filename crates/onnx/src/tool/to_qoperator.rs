@@ -46,7 +46,7 @@ pub fn to_qoperator(model: &mut ModelProto) -> Result<Joined, ToolError> {
     Ok(Joined { operators, left })
 }
 
-/// Gives pairs of 8 bits and biases the form that integer operators are made of: operators of the standard domain with a zero point.
+/// Rewrites 8-bit pairs and biases to standard operators with explicit zero points, the form that [`fuse`] recognizes.
 fn spell_out(model: &mut ModelProto) {
     let types = infer(model);
     let Some(graph) = model.graph.as_mut() else { return };

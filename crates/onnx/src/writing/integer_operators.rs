@@ -7,7 +7,7 @@ use kvant_container::onnx::NodeProto;
 use super::operators::MICROSOFT;
 use crate::graph::{domain, is};
 
-/// How the inputs of an integer operator are made of those of a float one.
+/// The order of an integer operator's inputs, relative to the float operator's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperatorForm {
     /// Data, weight, output scale, bias in int32; QLinearConv.

@@ -39,7 +39,7 @@ pub(in crate::linalg) fn add_outer(unit: TileUnit, x: Matrix<'_>, y: Matrix<'_>,
     });
 }
 
-/// Right operands for columns from `first` on, bands of them one after another. A tile has two rows of `y` in each of its own.
+/// Packs columns from `first` on as right operands, band by band. Each row of a tile holds two rows of `y`.
 pub(super) fn pack_right(y: Matrix<'_>, first: usize, steps: usize, out: &mut [[Tile; 2]]) {
     out.par_chunks_mut((PACKED * steps).max(1)).enumerate().for_each(|(index, pairs)| {
         dispatch(Isa::best(), Columns { rows: y, first: first + index * PACKED * BAND, steps, pairs });
