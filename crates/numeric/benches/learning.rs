@@ -6,7 +6,7 @@
 
 mod values;
 
-use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut};
+use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut, Threads};
 use std::hint::black_box;
 use std::time::Instant;
 use values::values;
@@ -40,13 +40,19 @@ fn main() {
                     least[index] = least[index].min(start.elapsed().as_secs_f64());
                 };
                 timed(0, &mut || {
-                    precision.outputs(MatrixMut::new(&mut out, tokens, rows, rows), matrices.0, matrices.1)
+                    precision.outputs(
+                        MatrixMut::new(&mut out, tokens, rows, rows),
+                        matrices.0,
+                        matrices.1,
+                        Threads::Pool,
+                    )
                 });
                 timed(1, &mut || {
                     precision.input_gradient(
                         MatrixMut::new(&mut back, tokens, columns, columns),
                         matrices.2,
                         matrices.1,
+                        Threads::Pool,
                     )
                 });
                 timed(2, &mut || {
@@ -54,6 +60,7 @@ fn main() {
                         MatrixMut::new(&mut sums, rows, columns, columns),
                         matrices.2,
                         matrices.0,
+                        Threads::Pool,
                     )
                 });
                 black_box((&out, &back, &sums));

@@ -108,7 +108,7 @@ fn gains_by_search(weight: TensorScheme) -> bool {
 }
 
 /// The algorithms that end in tuning, where they were seen to lose less than without: for integers beside inputs in float or in eight
-/// bits with scales found at run time, and for MXFP4 beside inputs in MXFP4.
+/// bits with scales found at run time, and for MXFP4 and NVFP4 beside inputs in the same.
 fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
     let is_small = |scheme: &LayerScheme| {
         let reads_closely = |input: ActivationScheme| {
@@ -117,17 +117,27 @@ fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
         scheme.input.is_none_or(reads_closely)
             && matches!(scheme.weight, TensorScheme::Int(int) if int.format.bits() <= TUNED_BITS)
     };
-    let is_mxfp4 = |scheme: TensorScheme| {
-        matches!(scheme, TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale: FloatScale::E8m0(_), .. }))
-    };
     let is_mxfp4 = |scheme: &LayerScheme| {
-        let input = scheme.input.filter(|input| !input.needs_calibration());
-        is_mxfp4(scheme.weight) && input.is_some_and(|input| is_mxfp4(input.scheme))
+        let input = scheme.input.filter(|input| !input.needs_calibration()).map(|input| input.scheme);
+        [Some(scheme.weight), input].into_iter().all(|scheme| matches!(fp4_scale(scheme), Some(FloatScale::E8m0(_))))
+    };
+    let is_nvfp4 = |scheme: &LayerScheme| {
+        let input = scheme.input.map(|input| input.scheme);
+        [Some(scheme.weight), input].into_iter().all(|scheme| fp4_scale(scheme) == Some(FloatScale::E4m3WithGlobal))
     };
     match schemes {
         [] => None,
         _ if schemes.iter().all(is_small) => Some(&[REFINED, TUNED]),
         _ if schemes.iter().all(is_mxfp4) => Some(&["awq", TUNED]),
+        _ if schemes.iter().all(is_nvfp4) => Some(&["awq", REFINED, TUNED]),
+        _ => None,
+    }
+}
+
+/// The scale of codes in E2M1.
+fn fp4_scale(scheme: Option<TensorScheme>) -> Option<FloatScale> {
+    match scheme {
+        Some(TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale, .. })) => Some(scale),
         _ => None,
     }
 }
@@ -202,6 +212,10 @@ mod tests {
             ("e2m1:g32:e8m0", [rtn, refined, refined]),
             ("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", [rtn, refined, "awq,autoround:iterations=600"]),
             ("e2m1:g16:e4m3:f32", [searched, searched_refined, searched_refined]),
+            (
+                "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!local",
+                [searched, searched_refined, "awq,qronos:rounds=4,autoround:iterations=600 with searched scales"],
+            ),
             ("int8:channel", [rtn, rtn, rtn]),
             ("e4m3:channel+e4m3:token!dynamic", [rtn, rtn, rtn]),
             ("int8:channel+int8:tensor!static", [rtn, "smoothquant", "autosmoothquant"]),

@@ -216,6 +216,9 @@ fn unknown(place: &str, name: &str) -> RecipeError {
         );
     }
     let lowered = name.to_ascii_lowercase();
+    if algorithm::NAMES_OF_GRAPHS.contains(&lowered.as_str()) {
+        return RecipeError::invalid(place, format!("the algorithm {} applies only to ONNX graphs", quoted(name)), LIST);
+    }
     let rated = Algorithm::table().into_iter().map(|row| (strsim::damerau_levenshtein(&lowered, &row.name), row));
     let hint = match rated.min_by_key(|(distance, _)| *distance) {
         Some((distance, row)) if distance <= 2 && name.len() < 64 => format!("did you mean `{}`? {LIST}", row.name),
@@ -250,6 +253,7 @@ mod tests {
         let message = |text: &str| find(text).unwrap_err().to_string();
         assert_eq!(message("gptp"), "‹algorithm›: unknown algorithm `gptp`");
         assert!(find("gptp").unwrap_err().hint().unwrap().starts_with("did you mean `gptq`?"));
+        assert_eq!(message("CLE"), "‹algorithm›: the algorithm `CLE` applies only to ONNX graphs");
         assert!(find("").unwrap_err().hint().unwrap().starts_with("`kvant list"));
         assert_eq!(message("gptq:clip=on"), "‹algorithm›: `gptq` has no option `clip`");
         assert_eq!(

@@ -28,14 +28,15 @@ impl LearningPrecision {
         }
     }
 
-    /// `out = x W^T`: a row of `x` and of `out` for each token, and a weight `[outputs, inputs]`.
+    /// `out = x W^T`: a row of `x` and of `out` for each token, and a weight `[outputs, inputs]`. Here and below, `threads` says how many
+    /// take part in products of `f32`; those of bfloat16 are shared among the threads that are free.
     ///
     /// # Panics
     /// If the shapes do not match, or rows are not contiguous.
-    pub fn outputs(self, out: MatrixMut<'_>, x: Matrix<'_>, weight: Matrix<'_>) {
+    pub fn outputs(self, out: MatrixMut<'_>, x: Matrix<'_>, weight: Matrix<'_>, threads: Threads) {
         let shapes = x.columns == weight.columns && out.rows == x.rows && out.columns == weight.rows;
         assert!(shapes && x.has_whole_rows() && weight.row_step == weight.columns, "shapes do not match");
-        let Some(unit) = self.unit() else { return multiply(out, x, weight.transposed(), 1.0, Threads::Pool) };
+        let Some(unit) = self.unit() else { return multiply(out, x, weight.transposed(), 1.0, threads) };
         let elements = Elements::Values(&weight.data[..weight.rows * weight.columns]);
         let weight = Weight::new(elements, weight.rows, weight.columns);
         tiled::linear(unit, out, x, Layer { weight, bias: None, precision: Precision::F32 }, Terms::Rounded);
@@ -45,12 +46,12 @@ impl LearningPrecision {
     ///
     /// # Panics
     /// If the shapes do not match, or rows are not contiguous.
-    pub fn input_gradient(self, out: MatrixMut<'_>, gradient: Matrix<'_>, weight: Matrix<'_>) {
+    pub fn input_gradient(self, out: MatrixMut<'_>, gradient: Matrix<'_>, weight: Matrix<'_>, threads: Threads) {
         let shapes = gradient.columns == weight.rows && out.rows == gradient.rows && out.columns == weight.columns;
         assert!(shapes && gradient.has_whole_rows() && weight.has_whole_rows(), "shapes do not match");
         match self.unit() {
             Some(unit) => tiled::rows(unit, out, gradient, weight),
-            None => multiply(out, gradient, weight, 1.0, Threads::Pool),
+            None => multiply(out, gradient, weight, 1.0, threads),
         }
     }
 
@@ -58,13 +59,13 @@ impl LearningPrecision {
     ///
     /// # Panics
     /// If the shapes do not match, or rows are not contiguous.
-    pub fn add_weight_gradient(self, sums: MatrixMut<'_>, gradient: Matrix<'_>, x: Matrix<'_>) {
+    pub fn add_weight_gradient(self, sums: MatrixMut<'_>, gradient: Matrix<'_>, x: Matrix<'_>, threads: Threads) {
         let shapes = gradient.rows == x.rows && sums.rows == gradient.columns && sums.columns == x.columns;
         let are_whole = gradient.has_whole_rows() && x.has_whole_rows() && sums.row_step == sums.columns;
         assert!(shapes && are_whole, "shapes do not match");
         match self.unit() {
             Some(unit) => add_outer(unit, gradient, x, strips(0, x.columns, sums.data).collect()),
-            None => multiply_add(sums, gradient.transposed(), x, 1.0, Threads::Pool),
+            None => multiply_add(sums, gradient.transposed(), x, 1.0, threads),
         }
     }
 }
@@ -111,16 +112,26 @@ mod tests {
                     }
                 };
                 let mut out = vec![7.0; tokens * outputs];
-                precision.outputs(MatrixMut::new(&mut out, tokens, outputs, outputs), matrices.0, matrices.1);
+                precision.outputs(
+                    MatrixMut::new(&mut out, tokens, outputs, outputs),
+                    matrices.0,
+                    matrices.1,
+                    Threads::Pool,
+                );
                 check(&out, outputs, &|t, o| sums(inputs, |i| (of(&x, t * inputs + i), of(&w, o * inputs + i))));
 
                 let mut back = vec![7.0; tokens * inputs];
-                precision.input_gradient(MatrixMut::new(&mut back, tokens, inputs, inputs), matrices.2, matrices.1);
+                precision.input_gradient(
+                    MatrixMut::new(&mut back, tokens, inputs, inputs),
+                    matrices.2,
+                    matrices.1,
+                    Threads::Pool,
+                );
                 check(&back, inputs, &|t, i| sums(outputs, |o| (of(&g, t * outputs + o), of(&w, o * inputs + i))));
 
                 let mut learned = vec![1.0; outputs * inputs];
                 let place = MatrixMut::new(&mut learned, outputs, inputs, inputs);
-                precision.add_weight_gradient(place, matrices.2, matrices.0);
+                precision.add_weight_gradient(place, matrices.2, matrices.0, Threads::Pool);
                 check(&learned, inputs, &|o, i| {
                     let (sum, magnitude) = sums(tokens, |t| (of(&g, t * outputs + o), of(&x, t * inputs + i)));
                     (1.0 + sum, 1.0 + magnitude)

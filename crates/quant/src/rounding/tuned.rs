@@ -76,21 +76,21 @@ impl TunedWeight {
         }
     }
 
-    /// Moves down the gradient of [`values`](Self::values). A rate of 0 leaves what it is for.
-    pub fn step(&mut self, mut gradient: Vec<f32>, rates: TuningRates) {
+    /// Moves down the gradient of [`values`](Self::values), which it overwrites. A rate of 0 leaves what it is for.
+    pub fn step(&mut self, gradient: &mut [f32], rates: TuningRates) {
         self.steps += 1;
         let adam = Adam::new(1.0, self.steps);
         match &mut self.parts {
             Parts::Scales(fixed) => {
-                let mut slopes = fixed.slopes(&gradient);
+                let mut slopes = fixed.slopes(gradient);
                 self.factors.steps(adam, &mut slopes);
-                fixed.descend(&gradient, adam, &slopes, rates.scales);
+                fixed.descend(gradient, adam, &slopes, rates.scales);
             }
             Parts::Weights { latent, moments } => {
-                let mut slopes = latent.pull_back(&mut gradient);
+                let mut slopes = latent.pull_back(gradient);
                 self.factors.steps(adam, &mut slopes);
-                moments.steps(adam, &mut gradient);
-                latent.descend(&gradient, rates.weights, &slopes, rates.scales);
+                moments.steps(adam, gradient);
+                latent.descend(gradient, rates.weights, &slopes, rates.scales);
             }
         }
     }
@@ -294,9 +294,10 @@ mod tests {
             let target: Vec<f32> = tensor.dequantize().iter().map(|value| 1.1 * value).collect();
             let before = distance(&weight.values(), &target);
             for index in 0..40 {
-                let gradient = weight.values().iter().zip(&target).map(|(value, target)| value - target).collect();
+                let mut gradient: Vec<f32> =
+                    weight.values().iter().zip(&target).map(|(value, target)| value - target).collect();
                 let share = 1.0 - index as f32 / 40.0;
-                weight.step(gradient, TuningRates { scales: 0.01 * share, weights: 0.0 });
+                weight.step(&mut gradient, TuningRates { scales: 0.01 * share, weights: 0.0 });
             }
             let found = weight.rounded().unwrap();
             assert_eq!(found.codes, tensor.codes, "{scheme}");
@@ -315,8 +316,9 @@ mod tests {
             let target: Vec<f32> = tensor.dequantize().iter().map(|value| 0.2 - 0.5 * value).collect();
             let before = distance(&weight.values(), &target);
             for _ in 0..60 {
-                let gradient = weight.values().iter().zip(&target).map(|(value, target)| value - target).collect();
-                weight.step(gradient, TuningRates { scales: 0.001, weights: 0.1 });
+                let mut gradient: Vec<f32> =
+                    weight.values().iter().zip(&target).map(|(value, target)| value - target).collect();
+                weight.step(&mut gradient, TuningRates { scales: 0.001, weights: 0.1 });
             }
             let found = weight.rounded().unwrap();
             assert_ne!(found.codes, tensor.codes, "{scheme}");
@@ -330,7 +332,7 @@ mod tests {
     #[test]
     fn rates_of_zero_leave_scales() {
         let (tensor, mut weight) = tuned("int4:g32", TunedParts::Scales);
-        weight.step(noise(8 * 64), TuningRates { scales: 0.0, weights: 0.1 });
+        weight.step(&mut noise(8 * 64), TuningRates { scales: 0.0, weights: 0.1 });
         assert_eq!(weight.rounded().unwrap(), tensor);
     }
 }

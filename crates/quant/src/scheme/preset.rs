@@ -7,7 +7,7 @@ use super::LayerScheme;
 pub enum Dialect {
     /// AMD Quark's.
     Quark,
-    /// llm-compressor's; found without regard to case where no name matches exactly.
+    /// llm-compressor's and AutoRound's; found without regard to case where no name matches exactly.
     CompressedTensors,
 }
 
@@ -49,8 +49,13 @@ const fn llmc(name: &'static str, spelling: &'static str, about: &'static str) -
     Preset { name, spelling, dialect: Dialect::CompressedTensors, about }
 }
 
-/// Every named scheme. Where both tools use the same word, case distinguishes them: `mxfp4` is Quark's, `MXFP4` llm-compressor's; they differ
-/// in the export that is the default.
+/// A name of AutoRound's that llm-compressor does not have. Both name schemes in the same way.
+const fn auto_round(name: &'static str, spelling: &'static str, about: &'static str) -> Preset {
+    llmc(name, spelling, about)
+}
+
+/// Every named scheme. Where Quark and the others use the same word, case distinguishes them: `mxfp4` is Quark's, `MXFP4`
+/// llm-compressor's; they differ in the export that is the default.
 pub const PRESETS: &[Preset] = &[
     quark("int4_wo_32", "int4:g32", "int4 weights, symmetric, groups of 32"),
     quark("int4_wo_64", "int4:g64", "int4 weights, symmetric, groups of 64"),
@@ -107,6 +112,23 @@ pub const PRESETS: &[Preset] = &[
     llmc("MXFP6A8", "e2m3:g32:e8m0+e4m3:g32:e8m0!dynamic", "OCP MXFP6 e2m3 weights, MXFP8 activations"),
     llmc("MXFP8", "e4m3:g32:e8m0+e4m3:g32:e8m0!dynamic", "OCP MXFP8 weights and activations"),
     llmc("MXFP8A16", "e4m3:g32:e8m0", "OCP MXFP8 weights"),
+    auto_round("W2A16G64", "int2:g64", "int2 weights, groups of 64"),
+    auto_round("W2A16G32", "int2:g32", "int2 weights, groups of 32"),
+    auto_round("W3A16G64", "int3:g64", "int3 weights, groups of 64"),
+    auto_round("W3A16G32", "int3:g32", "int3 weights, groups of 32"),
+    auto_round("W4A16G64", "int4:g64", "int4 weights, groups of 64"),
+    auto_round("W4A16G32", "int4:g32", "int4 weights, groups of 32"),
+    auto_round("W5A16G64", "int5:g64", "int5 weights, groups of 64"),
+    auto_round("W5A16G32", "int5:g32", "int5 weights, groups of 32"),
+    auto_round("W6A16G64", "int6:g64", "int6 weights, groups of 64"),
+    auto_round("W6A16G32", "int6:g32", "int6 weights, groups of 32"),
+    auto_round("W7A16G64", "int7:g64", "int7 weights, groups of 64"),
+    auto_round("W7A16G32", "int7:g32", "int7 weights, groups of 32"),
+    auto_round("W8A16G64", "int8:g64", "int8 weights, groups of 64"),
+    auto_round("W8A16G32", "int8:g32", "int8 weights, groups of 32"),
+    auto_round("FP8_STATIC", "e4m3:channel+e4m3:tensor!static", "fp8 weights per channel, fp8 activations per tensor"),
+    auto_round("FPW8A16", "e4m3:tensor", "fp8 weights per tensor"),
+    auto_round("INT8_W8A8", "int8:channel+int8:channel!dynamic", "another name of W8A8"),
 ];
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! Distillation of the float block into the quantized one: scales and norms follow the gradient of the block's output at fixed codes, or
 //! weights do with them.
 
+use super::layer_steps::{GradientBuffers, LayerSteps};
 use super::{Batches, Loss, TunedBlock};
 use crate::blockwise::error::BlockwiseError;
 use crate::blockwise::run::Blockwise;
 use kvant_forward::forward::Vector;
-use kvant_forward::forward::gradient::BlockGradients;
 use kvant_quant::QuantTensor;
 use kvant_quant::rounding::{TunedParts, TunedWeight, TuningRates};
 use kvant_quant::tuning::{Tune, TunedVector, Tuning};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// A layer whose scales, or weights and scales, are tuned.
 struct TunedLayer {
@@ -98,24 +98,29 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<Option<Best>, BlockwiseError> {
         let batches = Batches::new(self.calibration(), settings.seed, block.work.block.index);
         let (mut least, mut best) = (block.loss, None);
+        let lengths: HashMap<String, usize> =
+            layers.iter().map(|layer| (layer.module.clone(), block.weights[&layer.module].len())).collect();
+        let places: HashMap<String, usize> =
+            layers.iter().enumerate().map(|(place, layer)| (layer.module.clone(), place)).collect();
+        let mut buffers = GradientBuffers::default();
         for (index, chunk) in (0..settings.iterations).zip(batches) {
             let recorded = self.learn_from(block, chunk)?;
             let slopes = self.slopes(block, &recorded, chunk)?;
-            let zeros = |layer: &TunedLayer| (layer.module.clone(), vec![0.0; block.weights[&layer.module].len()]);
-            let mut gradients = BlockGradients {
-                weights: layers.iter().map(zeros).collect(),
-                norms: norms.iter().map(|norm| (norm.vector.clone(), vec![0.0; norm.vector.length])).collect(),
-            };
-            recorded.backward(slopes, &mut gradients);
+            let mut of_norms = norms.iter().map(|norm| (norm.vector.clone(), vec![0.0; norm.vector.length])).collect();
             let rates = settings.rates(index);
-            for layer in layers.iter_mut() {
-                let gradient = gradients.weights.remove(&layer.module).unwrap_or_default();
+            let mut steps = LayerSteps::new(&lengths, &mut buffers, Some(&mut of_norms), |module, gradient| {
+                let layer = &mut layers[places[module]];
                 let scales = if layer.has_own_scales { rates.scales } else { 0.0 };
                 layer.weight.step(gradient, TuningRates { scales, ..rates });
+                gradient.fill(0.0);
+            });
+            recorded.backward(slopes, &mut steps);
+            steps.finish();
+            for layer in layers.iter() {
                 block.weights.insert(layer.module.clone(), layer.weight.values());
             }
             for norm in norms.iter_mut() {
-                norm.values.step(&gradients.norms[&norm.vector], settings.norms * settings.share(index));
+                norm.values.step(&of_norms[&norm.vector], settings.norms * settings.share(index));
                 block.overlay.set_vector(&norm.vector, norm.values.values());
             }
             self.meter.advance(3 * self.chunks[chunk].tokens.len() as u64);

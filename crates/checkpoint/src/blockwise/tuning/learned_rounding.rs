@@ -1,11 +1,12 @@
 //! Learned rounding: codes and scales follow the signs of the gradient of the block's output (AutoRound).
 
+use super::layer_steps::{GradientBuffers, LayerSteps};
 use super::{Batches, TunedBlock};
 use crate::blockwise::error::BlockwiseError;
 use crate::blockwise::run::Blockwise;
-use kvant_forward::forward::gradient::BlockGradients;
 use kvant_quant::rounding::LatentWeight;
 use kvant_quant::tuning::{AutoRound, Tuning};
+use std::collections::HashMap;
 
 /// A layer whose codes are learned.
 struct LearnedLayer {
@@ -55,21 +56,26 @@ impl<'a> Blockwise<'_, 'a> {
         layers: &mut [LearnedLayer],
     ) -> Result<(), BlockwiseError> {
         let batches = Batches::new(self.calibration(), settings.seed, block.work.block.index);
-        let zeros = |layer: &LearnedLayer| (layer.module.clone(), vec![0.0; block.weights[&layer.module].len()]);
-        // Their memory serves all steps, each of which leaves zeros.
-        let mut gradients = BlockGradients { weights: layers.iter().map(zeros).collect(), ..BlockGradients::default() };
+        let lengths: HashMap<String, usize> =
+            layers.iter().map(|layer| (layer.module.clone(), block.weights[&layer.module].len())).collect();
+        let mut buffers = GradientBuffers::default();
+        let mut by_name: HashMap<String, &mut LearnedLayer> =
+            layers.iter_mut().map(|layer| (layer.module.clone(), layer)).collect();
         for (index, chunk) in (0..settings.iterations).zip(batches) {
             let recorded = self.learn_from(block, chunk)?;
             let slopes = self.slopes(block, &recorded, chunk)?;
-            recorded.backward(slopes, &mut gradients);
             let share = settings.share(index);
-            for layer in layers.iter_mut() {
-                let (gradient, values) =
-                    (gradients.weights.get_mut(&layer.module), block.weights.get_mut(&layer.module));
-                let (Some(gradient), Some(values)) = (gradient, values) else { continue };
+            let mut steps = LayerSteps::new(&lengths, &mut buffers, None, |module, gradient| {
+                let Some(layer) = by_name.get_mut(module) else { return };
                 let scales = if layer.has_own_scales { settings.scales } else { 0.0 };
                 layer.latent.step(gradient, settings.reach * share, scales * share);
-                layer.latent.write_values(values);
+            });
+            recorded.backward(slopes, &mut steps);
+            steps.finish();
+            for (module, values) in &mut block.weights {
+                if let Some(layer) = by_name.get(module) {
+                    layer.latent.write_values(values);
+                }
             }
             self.meter.advance(3 * self.chunks[chunk].tokens.len() as u64);
         }

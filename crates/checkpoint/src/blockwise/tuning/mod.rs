@@ -3,6 +3,7 @@
 //! [`kvant_forward::forward::gradient`].
 
 mod distillation;
+mod layer_steps;
 mod learned_rounding;
 
 use super::error::BlockwiseError;

@@ -4,7 +4,8 @@ use super::super::blueprint::HeadBiases;
 use super::super::heads::{HeadLayout, Heads};
 use super::super::ops::Attention;
 use super::tape::Var;
-use kvant_numeric::linalg::{Matrix, MatrixMut, Threads, multiply, multiply_add, tanh};
+use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut, Threads, exp, tanh};
+use kvant_numeric::simd::{Isa, Loop, dispatch};
 use rayon::prelude::*;
 
 /// Attention on a tape.
@@ -57,7 +58,12 @@ impl AttentionStep {
     }
 
     /// The gradients of queries, keys and values, in rows as they are.
-    pub(super) fn backward<'v>(&'v self, value: impl Fn(Var) -> &'v [f32], gradient: &[f32]) -> [Vec<f32>; 3] {
+    pub(super) fn backward<'v>(
+        &'v self,
+        value: impl Fn(Var) -> &'v [f32],
+        gradient: &[f32],
+        precision: LearningPrecision,
+    ) -> [Vec<f32>; 3] {
         let attention = self.attention(value);
         let Attention { queries, keys, values, length, .. } = attention.clone();
         let rows = queries.data.len() / queries.row_width;
@@ -70,7 +76,7 @@ impl AttentionStep {
             .map(|task| {
                 let (sequence, key_head) = (task / key_heads, task % key_heads);
                 let (first, first_key) = (sequence * length, sequence * keys_length);
-                Task { attention: &attention, first, first_key, key_head }.run(gradient)
+                Task { attention: &attention, precision, first, first_key, key_head }.run(gradient)
             })
             .collect();
         let mut out = [&queries, &keys, &values].map(|heads| vec![0.0; heads.data.len()]);
@@ -99,6 +105,7 @@ pub(super) fn spread(rows: &[f32], heads: &Heads<'_>, first: usize, head: usize,
 /// A key head of a sequence.
 struct Task<'t, 'v> {
     attention: &'t Attention<'v>,
+    precision: LearningPrecision,
     /// The rows of the sequence's first query and key.
     first: usize,
     first_key: usize,
@@ -106,74 +113,101 @@ struct Task<'t, 'v> {
 }
 
 impl Task<'_, '_> {
-    fn view<'h>(&self, heads: &Heads<'h>, (first, rows): (usize, usize), head: usize) -> Matrix<'h> {
-        Matrix::new(heads.from(first, head), rows, heads.layout.width, heads.row_width)
+    /// Rows of a head one after another, times `factor`.
+    fn rows(&self, heads: &Heads<'_>, first: usize, rows: usize, head: usize, factor: f32) -> Vec<f32> {
+        let all = heads.from(first, head).chunks(heads.row_width).take(rows);
+        all.flat_map(|row| &row[..heads.layout.width]).map(|value| value * factor).collect()
     }
 
     fn run(&self, gradient: &[f32]) -> Part {
         let Attention { queries, keys, values, length, scale, .. } = self.attention;
+        let (length, precision) = (*length, self.precision);
         let (width, wide) = (queries.layout.width, values.layout.width);
         let shared = queries.layout.count / keys.layout.count;
         let row_width = queries.layout.count * wide;
         let count = self.attention.key_count();
-        let of_keys = (self.first_key, count);
-        let (k, v) = (self.view(keys, of_keys, self.key_head), self.view(values, of_keys, self.key_head));
+        let k = self.rows(keys, self.first_key, count, self.key_head, 1.0);
+        let v = self.rows(values, self.first_key, count, self.key_head, 1.0);
+        let (k, v) = (Matrix::new(&k, count, width, width), Matrix::new(&v, count, wide, wide));
         let mut part = Part { queries: Vec::new(), keys: vec![0.0; count * width], values: vec![0.0; count * wide] };
         let (mut weights, mut slopes) = (vec![0.0; length * count], vec![0.0; length * count]);
         for head in self.key_head * shared..(self.key_head + 1) * shared {
-            let q = self.view(queries, (self.first, *length), head);
-            let out = Matrix::new(&gradient[self.first * row_width + head * wide..], *length, wide, row_width);
-            let place = MatrixMut::new(&mut weights, *length, count, count);
-            multiply(place, q, k.transposed(), *scale, Threads::One);
-            let place = MatrixMut::new(&mut slopes, *length, count, count);
-            multiply(place, out, v.transposed(), 1.0, Threads::One);
-            self.soften(head, &mut weights, &mut slopes);
-            let [weights, slopes] = [&weights, &slopes].map(|data| Matrix::new(data, *length, count, count));
+            // Scores and the gradients of keys have the scale as a factor, as queries have it here.
+            let q = self.rows(queries, self.first, length, head, *scale);
+            let q = Matrix::new(&q, length, width, width);
+            let out = Matrix::new(&gradient[self.first * row_width + head * wide..], length, wide, row_width);
+            precision.outputs(MatrixMut::new(&mut weights, length, count, count), q, k, Threads::One);
+            precision.outputs(MatrixMut::new(&mut slopes, length, count, count), out, v, Threads::One);
+            dispatch(Isa::best(), Soften { task: self, head, weights: &mut weights, slopes: &mut slopes });
+            let [weights, slopes] = [&weights, &slopes].map(|data| Matrix::new(data, length, count, count));
             let place = MatrixMut::new(&mut part.values, count, wide, wide);
-            multiply_add(place, weights.transposed(), out, 1.0, Threads::One);
-            let place = MatrixMut::new(&mut part.keys, count, width, width);
-            multiply_add(place, slopes.transposed(), q, *scale, Threads::One);
+            precision.add_weight_gradient(place, weights, out, Threads::One);
+            precision.add_weight_gradient(MatrixMut::new(&mut part.keys, count, width, width), slopes, q, Threads::One);
             let mut own = vec![0.0; length * width];
-            multiply(MatrixMut::new(&mut own, *length, width, width), slopes, k, *scale, Threads::One);
+            precision.input_gradient(MatrixMut::new(&mut own, length, width, width), slopes, k, Threads::One);
+            own.iter_mut().for_each(|value| *value *= scale);
             part.queries.push(own);
         }
         part
     }
+}
 
-    /// Turns scores into weights, and the gradients of weights into those of scores.
-    fn soften(&self, head: usize, weights: &mut [f32], slopes: &mut [f32]) {
-        let length = self.attention.key_count();
-        let bias = self.attention.bias_of(head);
-        let sink = self.attention.sinks.get(head).copied();
+/// Turns scores of a head into weights, and the gradients of weights into those of scores.
+struct Soften<'s> {
+    task: &'s Task<'s, 's>,
+    head: usize,
+    weights: &'s mut [f32],
+    slopes: &'s mut [f32],
+}
+
+impl Loop for Soften<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Soften { task: Task { attention, .. }, head, weights, slopes } = self;
+        let length = attention.key_count();
+        let bias = attention.bias_of(head);
+        let sink = attention.sinks.get(head).copied();
+        let mut bends = vec![1.0f32; length];
         let rows = weights.chunks_exact_mut(length).zip(slopes.chunks_exact_mut(length)).enumerate();
         for (position, (weights, slopes)) in rows {
-            let seen = self.attention.seen(position);
-            let mut bends = vec![1.0f32; seen.len()];
-            if let Some(cap) = self.attention.cap {
-                for (score, bend) in weights[seen.clone()].iter_mut().zip(&mut bends) {
-                    let turned = tanh(*score / cap);
-                    (*score, *bend) = (cap * turned, 1.0 - turned * turned);
-                }
-            }
-            for (score, bias) in weights[seen.clone()].iter_mut().zip(bias.of_query(position, seen.start)) {
-                *score += bias;
-            }
-            let most = weights[seen.clone()].iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
-            let mut sum = sink.map_or(0.0, |sink| (sink - most).exp());
-            for score in &mut weights[seen.clone()] {
-                *score = (*score - most).exp();
-                sum += *score;
-            }
-            weights[seen.clone()].iter_mut().for_each(|weight| *weight /= sum);
-            let mean: f32 =
-                weights[seen.clone()].iter().zip(&slopes[seen.clone()]).map(|(weight, slope)| weight * slope).sum();
-            for ((slope, weight), bend) in slopes[seen.clone()].iter_mut().zip(&weights[seen.clone()]).zip(&bends) {
-                *slope = weight * (*slope - mean) * bend;
-            }
+            let seen = attention.seen(position);
             for outside in [0..seen.start, seen.end..length] {
                 weights[outside.clone()].fill(0.0);
                 slopes[outside].fill(0.0);
             }
+            let (weights, slopes, bends) =
+                (&mut weights[seen.clone()], &mut slopes[seen.clone()], &mut bends[seen.clone()]);
+            if let Some(cap) = attention.cap {
+                for (score, bend) in weights.iter_mut().zip(&mut *bends) {
+                    let turned = tanh(*score / cap);
+                    (*score, *bend) = (cap * turned, 1.0 - turned * turned);
+                }
+            }
+            weights.iter_mut().zip(bias.of_query(position, seen.start)).for_each(|(score, bias)| *score += bias);
+            let most = in_lanes(weights, sink.unwrap_or(f32::NEG_INFINITY), f32::max);
+            weights.iter_mut().for_each(|score| *score = exp(*score - most));
+            let sum = in_lanes(weights, 0.0, |sum, x| sum + x) + sink.map_or(0.0, |sink| exp(sink - most));
+            weights.iter_mut().for_each(|weight| *weight /= sum);
+            slopes.iter_mut().zip(&*weights).for_each(|(slope, weight)| *slope *= weight);
+            let mean = in_lanes(slopes, 0.0, |sum, x| sum + x);
+            for ((slope, weight), bend) in slopes.iter_mut().zip(&*weights).zip(&*bends) {
+                *slope = (*slope - weight * mean) * bend;
+            }
         }
     }
+}
+
+/// Reduces numbers in lanes, which compilers turn into vectors, and the lanes in order.
+#[inline(always)]
+fn in_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    const LANES: usize = 16;
+    let mut lanes = [start; LANES];
+    let (whole, rest) = values.as_chunks::<LANES>();
+    for chunk in whole {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, value)| *lane = combine(*lane, *value));
+    }
+    lanes.iter_mut().zip(rest).for_each(|(lane, value)| *lane = combine(*lane, *value));
+    lanes.into_iter().fold(start, combine)
 }

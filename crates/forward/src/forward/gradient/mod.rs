@@ -4,7 +4,7 @@
 //! [`Recorded::backward`] turns the gradient of the block's output into those of its weights. Routers choose as they did: their
 //! weights get no gradient, nor do the shares of experts.
 //!
-//! Memory: what every step of one block gives, for the rows of one batch, and as much again for gradients.
+//! Memory: what every step of one block gives, for the rows of one batch. On the way back it shrinks as gradients of the same rows grow.
 
 mod activation;
 mod attention;
@@ -40,6 +40,18 @@ pub type Weights = HashMap<String, Vec<f32>>;
 /// Values for vectors, such as weights of norms.
 pub type Vectors = HashMap<Vector, Vec<f32>>;
 
+/// Takes the gradients of a block's weights as they are found on the way back.
+pub trait WeightGradients {
+    /// The sums to which the gradient of a layer's weight is added, row-major; `None` where nobody wants it.
+    fn weight(&mut self, module: &str) -> Option<&mut [f32]>;
+
+    /// All of the gradient of a layer's weight has been added. Not called for layers that the output does not depend on.
+    fn complete(&mut self, _module: &str) {}
+
+    /// The sums to which the gradient of a norm's weight is added; `None` where nobody wants it.
+    fn norm(&mut self, weight: &Vector) -> Option<&mut [f32]>;
+}
+
 /// The gradients of what is named: of linear layers and of weights of norms.
 #[derive(Clone, Debug, Default)]
 pub struct BlockGradients {
@@ -49,16 +61,32 @@ pub struct BlockGradients {
     pub norms: Vectors,
 }
 
-impl StepGradients for BlockGradients {
+impl WeightGradients for BlockGradients {
+    fn weight(&mut self, module: &str) -> Option<&mut [f32]> {
+        self.weights.get_mut(module).map(Vec::as_mut_slice)
+    }
+
+    fn norm(&mut self, weight: &Vector) -> Option<&mut [f32]> {
+        self.norms.get_mut(weight).map(Vec::as_mut_slice)
+    }
+}
+
+/// The gradients of weights, of those of steps.
+struct OfWeights<'g>(&'g mut dyn WeightGradients);
+
+impl StepGradients for OfWeights<'_> {
     fn linear(&mut self, rows: &LinearRows<'_>) {
-        if let Some(sums) = self.weights.get_mut(&rows.layer.module) {
+        if let Some(sums) = self.0.weight(&rows.layer.module) {
             rows.add_weight_gradient(sums);
+        }
+        if rows.is_last {
+            self.0.complete(&rows.layer.module);
         }
     }
 
     fn norm(&mut self, rows: &NormedRows<'_>) {
         let [weight] = rows.layer.weight.as_slice() else { return };
-        if let Some(sum) = self.norms.get_mut(weight) {
+        if let Some(sum) = self.0.norm(weight) {
             sum.iter_mut().zip(rows.weight_gradient()).for_each(|(sum, own)| *sum += own);
         }
     }
@@ -202,11 +230,11 @@ impl Recorded<'_, '_> {
         }
     }
 
-    /// Adds the gradients of what `gradients` names, for a gradient of the output; returns that of the input, of an
-    /// encoder-decoder of the rows that the block changes.
-    pub fn backward(self, output: Vec<f32>, gradients: &mut BlockGradients) -> Vec<f32> {
+    /// Adds the gradients that `gradients` wants, for a gradient of the output; returns that of the input, of an encoder-decoder
+    /// of the rows that the block changes.
+    pub fn backward(self, output: Vec<f32>, gradients: &mut dyn WeightGradients) -> Vec<f32> {
         let output = self.own(output);
-        self.tape.backward(self.output, output, self.input, gradients)
+        self.tape.backward(self.output, output, self.input, &mut OfWeights(gradients))
     }
 
     /// Returns the gradient of the input, for a gradient of the output. `linear` sees every linear layer by its module: the gradient of its

@@ -15,9 +15,10 @@ use super::mixers::convolution_gradient;
 use super::norm::{norm_gradient, norm_weight_gradient};
 use super::state_space::{ScanGradients, ScanStep, StateSpaceGradients, StateSpaceStep};
 use kvant_model::family::{Activation, Pairing};
-use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut};
+use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut, Threads};
 use kvant_quant::rotation::Rotation;
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// Sees steps on the way back.
 pub(super) trait StepGradients {
@@ -39,6 +40,8 @@ pub(super) struct LinearRows<'s> {
     pub(super) layer: &'s Projection,
     pub(super) gradient: &'s [f32],
     pub(super) read: &'s [f32],
+    /// Whether no step that is still to come on the way back has the same weight.
+    pub(super) is_last: bool,
     precision: LearningPrecision,
 }
 
@@ -49,7 +52,8 @@ impl LinearRows<'_> {
         let tokens = self.gradient.len() / outputs;
         let gradient = Matrix::new(self.gradient, tokens, outputs, outputs);
         let read = Matrix::new(self.read, tokens, inputs, inputs);
-        self.precision.add_weight_gradient(MatrixMut::new(sums, outputs, inputs, inputs), gradient, read);
+        let sums = MatrixMut::new(sums, outputs, inputs, inputs);
+        self.precision.add_weight_gradient(sums, gradient, read, Threads::Pool);
     }
 }
 
@@ -177,7 +181,8 @@ impl<'r, 'a> Tape<'r, 'a> {
         let rows = self.value(x).len() / layer.columns;
         let mut out = vec![0.0; rows * layer.rows];
         let input = Matrix::new(self.value(x), rows, layer.columns, layer.columns);
-        self.precision.outputs(MatrixMut::new(&mut out, rows, layer.rows, layer.rows), input, self.weight(layer));
+        let place = MatrixMut::new(&mut out, rows, layer.rows, layer.rows);
+        self.precision.outputs(place, input, self.weight(layer), Threads::Pool);
         if let Some(bias) = self.run.bias(layer) {
             out.chunks_exact_mut(layer.rows)
                 .for_each(|row| row.iter_mut().zip(bias.iter()).for_each(|(out, bias)| *out += bias));
@@ -209,26 +214,41 @@ impl<'r, 'a> Tape<'r, 'a> {
         input: Var,
         seen: &mut dyn StepGradients,
     ) -> Vec<f32> {
-        let mut gradients = Gradients(vec![None; self.values.len()]);
-        gradients.0[output.0] = Some(gradient);
-        while let Some((step, var)) = self.steps.pop() {
-            if let Some(gradient) = gradients.0[var.0].take() {
-                self.step_back(step, gradient, &mut gradients, seen);
+        let mut gradients = Gradients { values: vec![None; self.values.len()], uses: HashMap::new() };
+        for (step, _) in &self.steps {
+            if let Step::Linear { layer, .. } = step {
+                *gradients.uses.entry(&layer.module).or_default() += 1;
             }
         }
+        gradients.values[output.0] = Some(gradient);
+        while let Some((step, var)) = self.steps.pop() {
+            if let Some(gradient) = gradients.values[var.0].take() {
+                self.step_back(step, gradient, &mut gradients, seen);
+            }
+            // No earlier step has read what this one gave.
+            self.values[var.0] = Vec::new();
+        }
         let length = self.value(input).len();
-        gradients.0[input.0].take().unwrap_or_else(|| vec![0.0; length])
+        gradients.values[input.0].take().unwrap_or_else(|| vec![0.0; length])
     }
 
-    fn step_back(&self, step: Step<'r>, mut out: Vec<f32>, gradients: &mut Gradients, seen: &mut dyn StepGradients) {
+    fn step_back(
+        &self,
+        step: Step<'r>,
+        mut out: Vec<f32>,
+        gradients: &mut Gradients<'r>,
+        seen: &mut dyn StepGradients,
+    ) {
         match step {
             Step::Linear { layer, x } => {
-                seen.linear(&LinearRows { layer, gradient: &out, read: self.value(x), precision: self.precision });
+                let is_last = gradients.is_last_use(&layer.module);
+                let (gradient, read, precision) = (&out, self.value(x), self.precision);
+                seen.linear(&LinearRows { layer, gradient, read, is_last, precision });
                 let rows = out.len() / layer.rows;
                 let out = Matrix::new(&out, rows, layer.rows, layer.rows);
                 let mut input = vec![0.0; rows * layer.columns];
                 let place = MatrixMut::new(&mut input, rows, layer.columns, layer.columns);
-                self.precision.input_gradient(place, out, self.weight(layer));
+                self.precision.input_gradient(place, out, self.weight(layer), Threads::Pool);
                 gradients.add(x, input);
             }
             Step::Rotate { layer, x } => {
@@ -251,13 +271,13 @@ impl<'r, 'a> Tape<'r, 'a> {
                 gradients.add(x, out);
             }
             Step::Attend(step) => {
-                let [queries, keys, values] = step.backward(|var| self.value(var), &out);
+                let [queries, keys, values] = step.backward(|var| self.value(var), &out, self.precision);
                 gradients.add(step.heads[0].0, queries);
                 gradients.add(step.heads[1].0, keys);
                 gradients.add(step.heads[2].0, values);
             }
             Step::Activate { activation, form } => {
-                for (var, gradient) in activation_gradient(activation, &form, |var| self.value(var), &out) {
+                for (var, gradient) in activation_gradient(activation, &form, |var| self.value(var), out) {
                     gradients.add(var, gradient);
                 }
             }
@@ -354,11 +374,24 @@ fn gate_with_slope(function: Gate, gate: f32) -> (f32, f32) {
 }
 
 /// The gradients of values.
-pub(super) struct Gradients(Vec<Option<Vec<f32>>>);
+struct Gradients<'r> {
+    values: Vec<Option<Vec<f32>>>,
+    /// Steps with the weight of a layer, less those that have been followed.
+    uses: HashMap<&'r str, usize>,
+}
 
-impl Gradients {
+impl Gradients<'_> {
+    /// Counts a use of a layer's weight.
+    fn is_last_use(&mut self, module: &str) -> bool {
+        let left = self.uses.get_mut(module).map_or(0, |uses| {
+            *uses -= 1;
+            *uses
+        });
+        left == 0
+    }
+
     fn add(&mut self, var: Var, gradient: Vec<f32>) {
-        match &mut self.0[var.0] {
+        match &mut self.values[var.0] {
             Some(sum) => sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value),
             empty => *empty = Some(gradient),
         }
