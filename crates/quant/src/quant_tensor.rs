@@ -27,6 +27,14 @@ impl Codes {
         }
     }
 
+    /// Gives their memory back.
+    pub(crate) fn discard(&mut self) {
+        match self {
+            Codes::Bytes(codes) => *codes = Vec::new(),
+            Codes::Wide(codes) => *codes = Vec::new(),
+        }
+    }
+
     /// Returns whether there are no codes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

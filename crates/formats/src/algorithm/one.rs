@@ -217,7 +217,11 @@ fn unknown(place: &str, name: &str) -> RecipeError {
     }
     let lowered = name.to_ascii_lowercase();
     if algorithm::NAMES_OF_GRAPHS.contains(&lowered.as_str()) {
-        return RecipeError::invalid(place, format!("the algorithm {} applies only to ONNX graphs", quoted(name)), LIST);
+        return RecipeError::invalid(
+            place,
+            format!("the algorithm {} applies only to ONNX graphs", quoted(name)),
+            LIST,
+        );
     }
     let rated = Algorithm::table().into_iter().map(|row| (strsim::damerau_levenshtein(&lowered, &row.name), row));
     let hint = match rated.min_by_key(|(distance, _)| *distance) {

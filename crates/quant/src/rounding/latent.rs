@@ -16,6 +16,7 @@ use kvant_numeric::simd::{Isa, Loop, dispatch};
 /// where `l` is within the reach of the codes and 0 outside, and `dq/ds` is `(q - l) / s` within and `q / s` outside.
 #[derive(Clone, Debug)]
 pub struct LatentWeight {
+    /// The tensor at the start, but for its codes.
     tensor: QuantTensor,
     context: TensorContext,
     latent: Vec<f32>,
@@ -66,6 +67,7 @@ impl LatentWeight {
         let mut made = LatentWeight { latent: values, context, scales: Vec::new(), factors, tensor, limits };
         made.scales = made.tensor.scales().iter().map(|scale| scale * made.storable().outer()).collect();
         made.on_grid(Start { weight })?;
+        made.tensor.codes.discard();
         Ok(made)
     }
 

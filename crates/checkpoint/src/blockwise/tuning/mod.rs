@@ -275,8 +275,13 @@ impl<'a> Blockwise<'_, 'a> {
         layer: &RoundedLayer,
     ) -> Result<(Vec<f32>, TensorContext), BlockwiseError> {
         let context = self.context(&work.float, work.block.index, layer.index)?;
-        let matrix = self.matrix(&work.float, work.block.index, self.plan.layer(layer.index))?;
-        Ok((self.values(&matrix), context))
+        let planned = self.plan.layer(layer.index);
+        let values = self.values(&self.matrix(&work.float, work.block.index, planned)?);
+        // Steps do not read the stored weight.
+        if let Some(projection) = self.decoder.layer(work.block.index, &planned.module) {
+            self.decoder.tensors().release(projection);
+        }
+        Ok((values, context))
     }
 
     /// Whether a layer's scale is that of other layers too, and cannot move alone.

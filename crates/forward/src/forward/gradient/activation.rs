@@ -1,5 +1,6 @@
 //! The gradient of hidden activations.
 
+use super::super::buffers::Buffers;
 use super::super::ops::Xielu;
 use super::super::recurrent::softplus;
 use super::tape::Var;
@@ -30,6 +31,7 @@ pub(super) fn activation_gradient<'v>(
     form: &Form,
     value: impl Fn(Var) -> &'v [f32],
     mut gradient: Vec<f32>,
+    buffers: &Buffers,
 ) -> Vec<(Var, Vec<f32>)> {
     let isa = Isa::best();
     match *form {
@@ -39,7 +41,8 @@ pub(super) fn activation_gradient<'v>(
             vec![(x, gradient)]
         }
         Form::Pair(gate, up) => {
-            let mut of_up = vec![0.0; gradient.len()];
+            let mut of_up = buffers.take(gradient.len());
+            of_up.resize(gradient.len(), 0.0);
             let read = value(gate).par_chunks(CHUNK).zip(value(up).par_chunks(CHUNK));
             let chunks = gradient.par_chunks_mut(CHUNK).zip(of_up.par_chunks_mut(CHUNK)).zip(read);
             chunks.for_each(|((gradient, of_up), (gate, up))| {

@@ -36,7 +36,7 @@ impl<'r> Tape<'r, '_> {
         if further.is_empty() {
             return x;
         }
-        let (width, mut out) = (self.run.decoder.hidden(), self.value(x).to_vec());
+        let (width, mut out) = (self.run.decoder.hidden(), self.copy(x));
         let mut all = vec![0.0; out.len()];
         further.into_iter().for_each(|(rows, added)| all[rows.start * width..rows.end * width].copy_from_slice(&added));
         self.run.ops.join(&mut out, &all, 1.0);
@@ -98,7 +98,7 @@ impl<'r> Tape<'r, '_> {
     /// `a residual + b branch`.
     fn weighed_sum(&mut self, [a, b]: [f32; 2], residual: Var, branch: Var) -> Var {
         let (x, branch) = (self.scale(residual, a), self.scale(branch, b));
-        let mut out = self.value(x).to_vec();
+        let mut out = self.copy(x);
         self.run.ops.join(&mut out, self.value(branch), 1.0);
         self.record(Step::Join { x, branch, scale: 1.0 }, out)
     }
@@ -109,7 +109,7 @@ impl<'r> Tape<'r, '_> {
             let (scales, count) = (self.run.vector(Some(scales)), self.value(branch).len());
             branch = self.multiply(branch, scales.into_iter().cycle().take(count).collect());
         }
-        let mut out = self.value(x).to_vec();
+        let mut out = self.copy(x);
         self.run.ops.join(&mut out, self.value(branch), block.branch_scale);
         self.record(Step::Join { x, branch, scale: block.branch_scale }, out)
     }
@@ -121,7 +121,7 @@ impl<'r> Tape<'r, '_> {
 
     pub(super) fn norm(&mut self, layer: &'r NormLayer, (x, width, layout): InRows) -> Var {
         let norm = self.run.norm_weights(layer);
-        let mut out = self.value(x).to_vec();
+        let mut out = self.copy(x);
         self.run.ops.normalise(&norm, &mut out, width, layout);
         self.record(Step::Norm { layer, norm, width, layout, x }, out)
     }
@@ -216,7 +216,7 @@ impl<'r> Tape<'r, '_> {
     }
 
     pub(super) fn gate(&mut self, function: Gate, x: Var, (gate, width, layout): InRows) -> Var {
-        let mut out = self.value(x).to_vec();
+        let mut out = self.copy(x);
         let gates = Heads { data: self.value(gate), row_width: width, layout };
         self.run.ops.gate(function, &gates, &mut out);
         self.record(Step::Gate { function, x, gate, width, layout }, out)
@@ -288,7 +288,7 @@ impl<'r> Tape<'r, '_> {
 
     /// Heads turned by the angles of their positions.
     pub(super) fn turned(&mut self, (rotary, pairing): (usize, Pairing), (x, width, layout): InRows) -> Var {
-        let mut out = self.value(x).to_vec();
+        let mut out = self.copy(x);
         self.run.ops.rotate(&self.run.angles[rotary], pairing, &mut out, width, layout);
         self.record(Step::Turn { rotary, pairing, width, layout, x }, out)
     }
@@ -344,7 +344,12 @@ impl<'r> Tape<'r, '_> {
             Form::Halves(rows, width) => Hidden::Halves { rows: self.value(rows), width },
             Form::Alternating(rows) => Hidden::Alternating(self.value(rows)),
         };
-        let mut out = Vec::new();
+        let elements = match hidden {
+            Hidden::Plain(x) => x.len(),
+            Hidden::Pair { gate, .. } => gate.len(),
+            Hidden::Halves { rows, .. } | Hidden::Alternating(rows) => rows.len() / 2,
+        };
+        let mut out = self.run.buffers.take(elements);
         let mut hidden = match (&mlp.xielu, form) {
             (Some(xielu), Form::Plain(x)) => {
                 let parameters = self.run.xielu(xielu);

@@ -179,7 +179,7 @@ impl<'r, 'a> Tape<'r, 'a> {
         let x = self.rotated(layer, x);
         let x = self.quantized(layer, x);
         let rows = self.value(x).len() / layer.columns;
-        let mut out = vec![0.0; rows * layer.rows];
+        let mut out = self.buffer(rows * layer.rows);
         let input = Matrix::new(self.value(x), rows, layer.columns, layer.columns);
         let place = MatrixMut::new(&mut out, rows, layer.rows, layer.rows);
         self.precision.outputs(place, input, self.weight(layer), Threads::Pool);
@@ -188,6 +188,18 @@ impl<'r, 'a> Tape<'r, 'a> {
                 .for_each(|row| row.iter_mut().zip(bias.iter()).for_each(|(out, bias)| *out += bias));
         }
         self.record(Step::Linear { layer, x }, out)
+    }
+
+    /// Memory for so many numbers, all of which are to be written.
+    fn buffer(&self, elements: usize) -> Vec<f32> {
+        let mut buffer = self.run.buffers.take(elements);
+        buffer.resize(elements, 0.0);
+        buffer
+    }
+
+    /// A copy of a value, to be changed.
+    pub(super) fn copy(&self, x: Var) -> Vec<f32> {
+        self.run.buffers.copy(self.value(x))
     }
 
     /// The rows that a layer reads, rotated where its inputs are.
@@ -202,7 +214,7 @@ impl<'r, 'a> Tape<'r, 'a> {
     /// What a layer reads.
     fn quantized(&mut self, layer: &Projection, x: Var) -> Var {
         let Some(quantizer) = self.run.input_quantizer(layer) else { return x };
-        let out = self.run.quantized(quantizer, self.value(x).to_vec(), layer.columns, self.run.spans());
+        let out = self.run.quantized(quantizer, self.copy(x), layer.columns, self.run.spans());
         self.record(Step::Quantize { x }, out)
     }
 
@@ -226,7 +238,7 @@ impl<'r, 'a> Tape<'r, 'a> {
                 self.step_back(step, gradient, &mut gradients, seen);
             }
             // No earlier step has read what this one gave.
-            self.values[var.0] = Vec::new();
+            self.run.buffers.give(std::mem::take(&mut self.values[var.0]));
         }
         let length = self.value(input).len();
         gradients.values[input.0].take().unwrap_or_else(|| vec![0.0; length])
@@ -245,10 +257,11 @@ impl<'r, 'a> Tape<'r, 'a> {
                 let (gradient, read, precision) = (&out, self.value(x), self.precision);
                 seen.linear(&LinearRows { layer, gradient, read, is_last, precision });
                 let rows = out.len() / layer.rows;
-                let out = Matrix::new(&out, rows, layer.rows, layer.rows);
-                let mut input = vec![0.0; rows * layer.columns];
+                let gradient = Matrix::new(&out, rows, layer.rows, layer.rows);
+                let mut input = self.buffer(rows * layer.columns);
                 let place = MatrixMut::new(&mut input, rows, layer.columns, layer.columns);
-                self.precision.input_gradient(place, out, self.weight(layer), Threads::Pool);
+                self.precision.input_gradient(place, gradient, self.weight(layer), Threads::Pool);
+                self.run.buffers.give(out);
                 gradients.add(x, input);
             }
             Step::Rotate { layer, x } => {
@@ -277,7 +290,8 @@ impl<'r, 'a> Tape<'r, 'a> {
                 gradients.add(step.heads[2].0, values);
             }
             Step::Activate { activation, form } => {
-                for (var, gradient) in activation_gradient(activation, &form, |var| self.value(var), out) {
+                let found = activation_gradient(activation, &form, |var| self.value(var), out, self.run.buffers);
+                for (var, gradient) in found {
                     gradients.add(var, gradient);
                 }
             }
