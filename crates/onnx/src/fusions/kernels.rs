@@ -220,7 +220,9 @@ impl<'p> Kernels<'p> {
         let around = self.surroundings(node);
         let form = KERNELS.iter().find(|(op, _)| is(node, op)).map(|(_, form)| *form);
         let no_kernel = || Outcome::Unfused(FusionProblem::NoKernel { operator: node.op_type().to_owned() });
-        let Some(form) = form.filter(|_| is_standard(node)) else { return no_kernel() };
+        let Some(form) = form.filter(|_| is_standard(node) && self.prepared.takes_codes(node)) else {
+            return no_kernel();
+        };
         if self.is_weight_only(&around, form) {
             return Outcome::WeightOnly;
         }

@@ -5,13 +5,17 @@ use std::collections::{HashMap, HashSet};
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, data_type, element_count, tensor_bytes};
 
-use crate::graph::{Index, Names, is, is_standard, positional_input};
+use super::reshape_targets::idle_nodes;
+use crate::graph::{Index, Names, STANDARD_DOMAIN, is, is_standard, opset, positional_input};
 use crate::kernel::linear::constant;
 use crate::placement::clip_bounds;
 use crate::shape::{Types, infer};
 
 /// Operators over which pairs move.
 const MOVED_OVER: &[&str] = &["MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"];
+
+/// The opset from which on MaxPool takes codes.
+const MAX_POOL_OF_CODES: i64 = 12;
 
 /// The graph.
 pub(super) struct PreparedGraph {
@@ -22,6 +26,8 @@ pub(super) struct PreparedGraph {
     origins: Vec<usize>,
     /// Types of the source's tensors.
     types: Types,
+    /// The version of the standard operators.
+    opset: i64,
     /// Types of codes where they differ, or are new.
     codes: HashMap<String, DataType>,
     /// Codes that were int8 and are uint8.
@@ -77,11 +83,13 @@ impl PreparedGraph {
             source: graph.clone(),
             graph,
             types: infer(model),
+            opset: opset(model, STANDARD_DOMAIN).unwrap_or(1),
             codes: HashMap::new(),
             unsigned: HashSet::new(),
             gone: HashSet::new(),
         };
         made.drop_idle();
+        made.gone.extend(idle_nodes(&made.graph, &made.types, made.opset));
         made.join_double_pairs();
         made.drop_clamps();
         made.give_each_its_own();
@@ -324,11 +332,20 @@ impl PreparedGraph {
         }
     }
 
+    /// Returns whether a node of this version of the operators has a kernel for codes, if it has one in any version.
+    pub fn takes_codes(&self, node: &NodeProto) -> bool {
+        !is(node, "MaxPool") || self.opset >= MAX_POOL_OF_CODES
+    }
+
+    fn is_mover(&self, node: &NodeProto) -> bool {
+        is_standard(node) && MOVED_OVER.contains(&node.op_type()) && self.takes_codes(node)
+    }
+
     /// The node that moves values into an edge, which alone reads them.
     fn mover_before(&self, edges: &Edges, edge: Edge) -> Option<usize> {
         let floats = self.graph.node[edge.node].input.get(edge.input)?;
         edges.only(floats)?;
-        edges.index.producer(floats).filter(|&at| is_mover(&self.graph.node[at]))
+        edges.index.producer(floats).filter(|&at| self.is_mover(&self.graph.node[at]))
     }
 
     /// Puts pairs behind what moves values of a DequantizeLinear.
@@ -345,7 +362,8 @@ impl PreparedGraph {
             let mut open = vec![first];
             while let Some(edge) = open.pop() {
                 let mover = &self.graph.node[edge.node];
-                let Some(output) = mover.output.first().cloned().filter(|_| is_mover(mover) && edge.input == 0) else {
+                let Some(output) = mover.output.first().cloned().filter(|_| self.is_mover(mover) && edge.input == 0)
+                else {
                     continue;
                 };
                 let is_output = edges.index.is_output(&output);
@@ -457,10 +475,6 @@ impl PreparedGraph {
 fn same_zero(prepared: &PreparedGraph, index: &Index, a: &NodeProto, b: &NodeProto) -> bool {
     let zero = |pair| prepared.parameters(index, pair).map(|[_, zero]| zero);
     zero(a).is_some() && zero(a) == zero(b)
-}
-
-fn is_mover(node: &NodeProto) -> bool {
-    is_standard(node) && MOVED_OVER.contains(&node.op_type())
 }
 
 /// Returns whether a node quantizes.
