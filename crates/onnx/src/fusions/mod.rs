@@ -14,7 +14,7 @@ pub use reason::FusionProblem;
 
 use kvant_container::onnx::ModelProto;
 
-use crate::graph::{called, domain};
+use crate::graph::{called, domain, is_quantize_linear};
 use kernels::Kernels;
 use prepared::PreparedGraph;
 
@@ -60,7 +60,7 @@ impl Fusions {
         for (position, node) in prepared.graph.node.iter().enumerate() {
             let Some(original) = prepared.original(position) else { continue };
             let Some((beside, problem)) = kernels.unfused(position) else { continue };
-            let quantizes = node.op_type() == "QuantizeLinear";
+            let quantizes = is_quantize_linear(node);
             let beside = beside.map(|at| &prepared.graph.node[at]).map(|float| FloatNode {
                 name: called(float).to_owned(),
                 operator: match domain(float) {

@@ -6,7 +6,10 @@ use std::collections::{HashMap, HashSet};
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, data_type, element_count, tensor_bytes};
 
 use super::reshape_targets::idle_nodes;
-use crate::graph::{Index, Names, STANDARD_DOMAIN, is, is_standard, opset, positional_input};
+use crate::graph::{
+    Index, Names, STANDARD_DOMAIN, is, is_dequantize_linear, is_linear, is_quantize_linear, is_standard, opset,
+    positional_input,
+};
 use crate::kernel::linear::constant;
 use crate::placement::clip_bounds;
 use crate::shape::{Types, infer};
@@ -101,7 +104,7 @@ impl PreparedGraph {
 
     /// The node of the source that a node is, or is a copy of; None for one that is gone.
     pub fn original(&self, position: usize) -> Option<&NodeProto> {
-        if self.gone.contains(&position) || !is_pair(&self.graph.node[position]) {
+        if self.gone.contains(&position) || !is_linear(&self.graph.node[position]) {
             return None;
         }
         self.source.node.get(self.origins[position])
@@ -189,7 +192,7 @@ impl PreparedGraph {
     fn join_double_pairs(&mut self) {
         let edges = Edges::of(self);
         let mut renamed = Vec::new();
-        for (position, first) in self.graph.node.iter().enumerate().filter(|(_, node)| is_dequantize(node)) {
+        for (position, first) in self.graph.node.iter().enumerate().filter(|(_, node)| is_dequantize_linear(node)) {
             let Some((quantize, parent, last)) = self.double_pair(&edges, first) else { continue };
             renamed.push((position, quantize, parent, last));
         }
@@ -222,8 +225,9 @@ impl PreparedGraph {
         let parent = edges.index.producer(first.input.first()?)?;
         edges.only(first.input.first()?)?;
         let last = edges.only(quantize.output.first()?)?.node;
-        let is_chain =
-            is_quantize(quantize) && is_quantize(&self.graph.node[parent]) && is_dequantize(&self.graph.node[last]);
+        let is_chain = is_quantize_linear(quantize)
+            && is_quantize_linear(&self.graph.node[parent])
+            && is_dequantize_linear(&self.graph.node[last]);
         let parameters = |at: usize| self.parameters(&edges.index, &self.graph.node[at]);
         let inner = self.parameters(&edges.index, first)?;
         let is_same = parameters(parent)? == inner && parameters(behind.node)? == parameters(last)?;
@@ -240,7 +244,7 @@ impl PreparedGraph {
         let mut dropped = Vec::new();
         for (position, node) in self.nodes().filter(|(_, node)| is(node, "Relu") || is(node, "Clip")) {
             let Some(output) = node.output.first() else { continue };
-            let Some(edge) = edges.only(output).filter(|edge| is_quantize(&self.graph.node[edge.node])) else {
+            let Some(edge) = edges.only(output).filter(|edge| is_quantize_linear(&self.graph.node[edge.node])) else {
                 continue;
             };
             if self.is_implied(&edges.index, node, &self.graph.node[edge.node]) {
@@ -282,7 +286,7 @@ impl PreparedGraph {
     /// Copies DequantizeLinear nodes so that each has one reader.
     fn give_each_its_own(&mut self) {
         let edges = Edges::of(self);
-        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize(node)).map(|(at, _)| at).collect();
+        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize_linear(node)).map(|(at, _)| at).collect();
         for position in pairs {
             let Some(floats) = self.graph.node[position].output.first().cloned() else { continue };
             let kept = usize::from(!edges.index.is_output(&floats));
@@ -303,7 +307,8 @@ impl PreparedGraph {
 
     /// Puts pairs before what moves values into a QuantizeLinear.
     fn move_backward(&mut self) {
-        let quantizes: Vec<usize> = self.nodes().filter(|(_, node)| is_quantize(node)).map(|(at, _)| at).collect();
+        let quantizes: Vec<usize> =
+            self.nodes().filter(|(_, node)| is_quantize_linear(node)).map(|(at, _)| at).collect();
         let mut edges = Edges::of(self);
         for quantize in quantizes {
             if !self.has_one_constant(&edges.index, &self.graph.node[quantize]) {
@@ -316,14 +321,14 @@ impl PreparedGraph {
                 let maker = edges.index.producer(&source);
                 let is_alone = maker.is_none() || edges.only(&source) == Some(edge);
                 let is_fixed = edges.index.constant(&self.graph, &source).is_some();
-                if !is_alone || is_fixed || maker.is_some_and(|maker| is_dequantize(&self.graph.node[maker])) {
+                if !is_alone || is_fixed || maker.is_some_and(|maker| is_dequantize_linear(&self.graph.node[maker])) {
                     break;
                 }
                 self.insert(&source, &[edge], quantize);
                 edges = Edges::of(self);
                 // The inserted QuantizeLinear is now before the mover: continue from it.
                 let Some(inserted) =
-                    edges.of_tensor(&source).iter().find(|edge| is_quantize(&self.graph.node[edge.node]))
+                    edges.of_tensor(&source).iter().find(|edge| is_quantize_linear(&self.graph.node[edge.node]))
                 else {
                     break;
                 };
@@ -350,7 +355,7 @@ impl PreparedGraph {
 
     /// Puts pairs behind what moves values of a DequantizeLinear.
     fn move_forward(&mut self) {
-        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize(node)).map(|(at, _)| at).collect();
+        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize_linear(node)).map(|(at, _)| at).collect();
         let mut edges = Edges::of(self);
         for pair in pairs {
             let Some(first) = self.graph.node[pair].output.first().and_then(|floats| edges.only(floats)) else {
@@ -369,7 +374,7 @@ impl PreparedGraph {
                 let is_output = edges.index.is_output(&output);
                 let readers = edges.of_tensor(&output).to_vec();
                 let floats: Vec<Edge> =
-                    readers.iter().copied().filter(|edge| !is_quantize(&self.graph.node[edge.node])).collect();
+                    readers.iter().copied().filter(|edge| !is_quantize_linear(&self.graph.node[edge.node])).collect();
                 if is_output != readers.is_empty() || floats.is_empty() && !is_output {
                     continue;
                 }
@@ -415,7 +420,7 @@ impl PreparedGraph {
     /// Puts a pair like another between a tensor and some of its readers. The output of a graph is read by nothing.
     fn insert(&mut self, tensor: &str, readers: &[Edge], like: usize) {
         let parameters: Vec<String> = self.graph.node[like].input.iter().skip(1).cloned().collect();
-        let of_like = match is_quantize(&self.graph.node[like]) {
+        let of_like = match is_quantize_linear(&self.graph.node[like]) {
             true => self.graph.node[like].output.first(),
             false => self.graph.node[like].input.first(),
         };
@@ -458,12 +463,12 @@ impl PreparedGraph {
         let edges = Edges::of(self);
         let unsigned: Vec<String> = self
             .nodes()
-            .filter(|(_, node)| is_quantize(node))
+            .filter(|(_, node)| is_quantize_linear(node))
             .filter_map(|(_, quantize)| {
                 let codes = quantize.output.first()?;
                 let dequantize = &self.graph.node[edges.only(codes)?.node];
                 let same = || same_zero(self, &edges.index, quantize, dequantize);
-                (self.code_type(codes) == Some(DataType::INT8) && is_dequantize(dequantize) && same())
+                (self.code_type(codes) == Some(DataType::INT8) && is_dequantize_linear(dequantize) && same())
                     .then(|| codes.clone())
             })
             .collect();
@@ -475,18 +480,4 @@ impl PreparedGraph {
 fn same_zero(prepared: &PreparedGraph, index: &Index, a: &NodeProto, b: &NodeProto) -> bool {
     let zero = |pair| prepared.parameters(index, pair).map(|[_, zero]| zero);
     zero(a).is_some() && zero(a) == zero(b)
-}
-
-/// Returns whether a node quantizes.
-pub(super) fn is_quantize(node: &NodeProto) -> bool {
-    node.op_type() == "QuantizeLinear"
-}
-
-/// Returns whether a node dequantizes.
-pub(super) fn is_dequantize(node: &NodeProto) -> bool {
-    node.op_type() == "DequantizeLinear"
-}
-
-fn is_pair(node: &NodeProto) -> bool {
-    is_quantize(node) || is_dequantize(node)
 }
