@@ -38,7 +38,7 @@ use kvant_forward::evaluation::{
 use kvant_forward::forward::Decoder;
 use kvant_onnx::data::{DataOptions, inputs};
 use kvant_onnx::error::QuantizeError;
-use kvant_onnx::evaluation::{Report as GraphEvaluation, Timing, evaluate as evaluate_graph, widened};
+use kvant_onnx::evaluation::{Compared, Report as GraphEvaluation, Timing, evaluate as evaluate_graph, widened};
 use kvant_onnx::graph::check;
 use kvant_onnx::runtime::RuntimeChoice;
 use serde_json::Value;
@@ -529,7 +529,9 @@ impl Evaluation {
         // Nothing is done yet that could be stopped.
         let _ = watch(0, all);
         let done = &mut |done| watch(done as u64, all);
-        let mut report = evaluate_graph(&reference, quantized, &mut samples, labels.as_deref(), &runtime, done)?;
+        let compared = Compared { inside: true, distributions: self.page.is_some() };
+        let mut report =
+            evaluate_graph(&reference, quantized, &mut samples, compared, labels.as_deref(), &runtime, done)?;
         if self.page.is_some() {
             report.show(&samples);
         }

@@ -10,7 +10,7 @@ use kvant_container::onnx::{ModelProto, Spill};
 use kvant_onnx::algorithm::{Algorithm, Stage as AlgorithmStage};
 use kvant_onnx::data::{Distribution, SampleSource, Samples};
 use kvant_onnx::evaluation::{
-    Concern, EvaluationError, Loss, Remedy, Report, ShownImage, TensorReport, evaluate, evaluate_outputs, note_scaled,
+    Compared, Concern, EvaluationError, Loss, Remedy, Report, ShownImage, TensorReport, evaluate, note_scaled,
     remedies, scaled_tensors, widened,
 };
 use kvant_onnx::recipe::Recipe;
@@ -224,9 +224,11 @@ fn outputs(
             false => ControlFlow::Continue(()),
         }
     };
-    let report = evaluate_outputs(reference, subject.quantized, &mut samples, subject.runtime, &mut done);
+    let is_shown = subject.job.sinks.page.is_some();
+    let compared = Compared { distributions: is_shown, ..Compared::default() };
+    let report = evaluate(reference, subject.quantized, &mut samples, compared, None, subject.runtime, &mut done);
     let mut report = report.map_err(Unmeasured::Evaluation)?;
-    if subject.job.sinks.page.is_some() {
+    if is_shown {
         report.show(&samples);
     }
     Ok((report, origin))
@@ -302,8 +304,10 @@ fn worst(subject: &Subject<'_>, source: &GraphData) -> Vec<TensorReport> {
     // Here they can be compared.
     let mut quantized = subject.quantized.clone();
     note_scaled(&mut quantized, &[]);
-    let found =
-        evaluate(subject.float, &quantized, &mut samples, None, subject.runtime, &mut |_| ControlFlow::Continue(()));
+    let compared = Compared { inside: true, ..Compared::default() };
+    let found = evaluate(subject.float, &quantized, &mut samples, compared, None, subject.runtime, &mut |_| {
+        ControlFlow::Continue(())
+    });
     let outputs = |name: &str| subject.float.graph.output.iter().any(|value| value.name() == name);
     let tensors = found.map_or_else(|_| Vec::new(), |report| report.tensors);
     let inside = || tensors.iter().filter(|tensor| !outputs(&tensor.name));

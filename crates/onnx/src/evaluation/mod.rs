@@ -47,7 +47,16 @@ use pairs::{Pair, outputs, pairs};
 use recast::Recast;
 use statistics::Statistics;
 
-/// Runs both models on all samples and compares outputs and the tensors they have in common.
+/// What is compared and kept of two models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Compared {
+    /// Tensors inside that both graphs have, beside the outputs. Outputs alone are much cheaper: engines keep what they fuse.
+    pub inside: bool,
+    /// The distributions of outputs, which [`Report::show`] makes histograms of.
+    pub distributions: bool,
+}
+
+/// Runs both models on all samples and compares outputs and, where they are asked for, the tensors they have in common.
 ///
 /// `labels` are classes, one per row of the data, for outputs of shape `[rows, classes]`. `progress` is told the number of
 /// samples done, and may end it. In memory are the compared tensors of one sample, up to the budget of the options.
@@ -55,22 +64,12 @@ pub fn evaluate(
     reference: &ModelProto,
     quantized: &ModelProto,
     samples: &mut Samples,
+    compared: Compared,
     labels: Option<&[i64]>,
     options: &RuntimeOptions,
     progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Report, EvaluationError> {
-    run(Comparison::new(reference, quantized, Compared::All, options)?, samples, labels, progress)
-}
-
-/// The same of the outputs alone, which is much cheaper: engines keep what they fuse. `progress` may end it.
-pub fn evaluate_outputs(
-    reference: &ModelProto,
-    quantized: &ModelProto,
-    samples: &mut Samples,
-    options: &RuntimeOptions,
-    progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
-) -> Result<Report, EvaluationError> {
-    run(Comparison::new(reference, quantized, Compared::Outputs, options)?, samples, None, progress)
+    run(Comparison::new(reference, quantized, compared, options)?, samples, labels, progress)
 }
 
 fn run(
@@ -86,15 +85,6 @@ fn run(
         }
     }
     comparison.report(samples.len(), labels)
-}
-
-/// The compared tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compared {
-    /// Outputs, and those inside that both graphs have.
-    All,
-    /// Outputs.
-    Outputs,
 }
 
 /// Both models and the results so far.
@@ -130,14 +120,12 @@ impl Comparison {
             return Err(EvaluationError::NoCommonOutput { reference, quantized });
         }
         let (count, recast) = (outputs.len(), Recast::of(&reference.graph, &quantized.graph));
-        let inside = match compared {
-            Compared::All => pairs(&reference.graph, &quantized.graph),
-            Compared::Outputs => Vec::new(),
-        };
+        let inside = if compared.inside { pairs(&reference.graph, &quantized.graph) } else { Vec::new() };
         let scaled = scaled::noted(quantized);
         let inside = inside.into_iter().filter(|pair| !recast.turned.contains(&pair.reference));
         let (left, inside): (Vec<Pair>, Vec<Pair>) = inside.partition(|pair| scaled.contains(pair.reference.as_str()));
         let both: Vec<Pair> = outputs.into_iter().chain(inside).collect();
+        let shown = if compared.distributions { count } else { 0 };
         // The tensors of a group are in memory twice: kept of the reference, and in the engine's.
         let options = RuntimeOptions { budget: options.budget / 2, ..options.clone() };
         let names = |of: fn(&Pair) -> &String| -> Vec<String> { distinct(both.iter().map(of)) };
@@ -152,7 +140,7 @@ impl Comparison {
             optimized: if is_quantized { None } else { Optimized::open(quantized, count, &options) },
             recast,
             scaled: left.len(),
-            pairs: both.into_iter().enumerate().map(|(at, pair)| (pair, Statistics::of(at, count))).collect(),
+            pairs: both.into_iter().enumerate().map(|(at, pair)| (pair, Statistics::of(at, shown))).collect(),
             outputs: count,
             sizes: HashMap::new(),
             budget: options.budget,

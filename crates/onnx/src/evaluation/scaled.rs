@@ -28,7 +28,8 @@ pub fn scaled_tensors(
     samples: &mut Samples,
     options: &RuntimeOptions,
 ) -> Result<Vec<String>, EvaluationError> {
-    let comparison = Comparison::new(before, after, Compared::All, options)?;
+    let compared = Compared { inside: true, ..Compared::default() };
+    let comparison = Comparison::new(before, after, compared, options)?;
     let report = run(comparison, samples, None, &mut |_| std::ops::ControlFlow::Continue(()))?;
     let worst = report.outputs.iter().map(|output| output.sqnr_db).fold(f64::INFINITY, f64::min);
     let limit = SAME_DB.min(worst - APART_DB);

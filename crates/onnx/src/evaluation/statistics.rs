@@ -15,17 +15,17 @@ pub(super) struct Statistics {
     power: f64,
     max_error: f64,
     non_finite: u64,
-    /// Of the reference's values and of the quantized ones, where a report can show them.
+    /// Of the reference's values and of the quantized ones, where a report shows them.
     distributions: Option<Box<[Distribution; 2]>>,
 }
 
-/// The first outputs, whose distributions are gathered.
+/// As many outputs have distributions at most.
 const SHOWN: usize = 16;
 
 impl Statistics {
-    /// Those of the tensor at a place among the compared ones, of which the first `outputs` are outputs.
-    pub fn of(place: usize, outputs: usize) -> Statistics {
-        Statistics { distributions: (place < outputs.min(SHOWN)).then(Box::default), ..Statistics::default() }
+    /// Those of the tensor at a place among the compared ones, with distributions for the first `shown`, up to a limit.
+    pub fn of(place: usize, shown: usize) -> Statistics {
+        Statistics { distributions: (place < shown.min(SHOWN)).then(Box::default), ..Statistics::default() }
     }
 
     /// The distributions of the reference's values and of the quantized ones, if they are gathered.

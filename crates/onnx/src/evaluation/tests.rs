@@ -21,11 +21,13 @@ fn options(choice: RuntimeChoice) -> RuntimeOptions {
     RuntimeOptions { choice, threads: Some(1), ..RuntimeOptions::default() }
 }
 
+const COMPARED: Compared = Compared { inside: true, distributions: false };
+
 fn report(float: &str, quantized: &str, options: &RuntimeOptions) -> Report {
     let reference = model(&format!("{float}.float"));
     let mut samples = samples(float, &reference);
     let mut done = 0;
-    let report = evaluate(&reference, &model(quantized), &mut samples, None, options, &mut |number| {
+    let report = evaluate(&reference, &model(quantized), &mut samples, COMPARED, None, options, &mut |number| {
         done = number;
         ControlFlow::Continue(())
     })
@@ -95,7 +97,7 @@ fn model_has_no_error_against_itself() {
     let reference = model("tinycnn.float");
     let mut samples = samples("tinycnn", &reference);
     let run = |samples: &mut Samples, labels: Option<&[i64]>| {
-        evaluate(&reference, &reference, samples, labels, &options(RuntimeChoice::Rten), &mut |_| {
+        evaluate(&reference, &reference, samples, COMPARED, labels, &options(RuntimeChoice::Rten), &mut |_| {
             ControlFlow::Continue(())
         })
     };

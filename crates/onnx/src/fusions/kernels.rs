@@ -4,9 +4,12 @@ use std::collections::HashMap;
 
 use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type, element_count};
 
-use super::prepared::{PreparedGraph, is_dequantize, is_quantize};
+use super::prepared::PreparedGraph;
 use super::reason::FusionProblem;
-use crate::graph::{Index, called, float_attribute, int_attribute, is, is_standard, positional_input};
+use crate::graph::{
+    Index, called, float_attribute, int_attribute, is, is_dequantize_linear, is_linear, is_quantize_linear,
+    is_standard, positional_input,
+};
 
 /// What a kernel takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,8 +104,7 @@ impl<'p> Kernels<'p> {
         }
         let index = Index::new(&prepared.graph);
         let mut made = Self { prepared, index, outcomes: HashMap::new(), readers };
-        let is_pair = |node: &NodeProto| is_quantize(node) || is_dequantize(node);
-        for (position, node) in prepared.nodes().filter(|(_, node)| !is_pair(node)) {
+        for (position, node) in prepared.nodes().filter(|(_, node)| !is_linear(node)) {
             let outcome = made.outcome(node);
             made.outcomes.insert(position, outcome);
         }
@@ -130,7 +132,7 @@ impl<'p> Kernels<'p> {
     /// Why a QuantizeLinear or DequantizeLinear stays, and the float node beside it.
     pub fn unfused(&self, position: usize) -> Option<(Option<usize>, FusionProblem)> {
         let pair = &self.graph().node[position];
-        match is_quantize(pair) {
+        match is_quantize_linear(pair) {
             true => self.unfused_quantize(pair),
             false => self.unfused_dequantize(pair),
         }
@@ -138,7 +140,7 @@ impl<'p> Kernels<'p> {
 
     fn unfused_quantize(&self, pair: &NodeProto) -> Option<(Option<usize>, FusionProblem)> {
         let Some((position, maker)) = self.maker(pair.input.first()?) else { return Some((None, FusionProblem::End)) };
-        if is_dequantize(maker) {
+        if is_dequantize_linear(maker) {
             return self.requantized(maker, pair).then_some((None, FusionProblem::Requantized));
         }
         match self.outcomes.get(&position)? {
@@ -158,7 +160,7 @@ impl<'p> Kernels<'p> {
             return (is_output || self.index.is_read(floats)).then_some((None, problem));
         };
         let reader = &self.graph().node[position];
-        if is_quantize(reader) {
+        if is_quantize_linear(reader) {
             return self.requantized(pair, reader).then_some((None, FusionProblem::Requantized));
         }
         match self.outcomes.get(&position)? {
@@ -183,13 +185,14 @@ impl<'p> Kernels<'p> {
 
     /// The type of the codes of a pair.
     fn code_type(&self, pair: &NodeProto) -> Option<DataType> {
-        let codes = if is_quantize(pair) { pair.output.first()? } else { pair.input.first()? };
+        let codes = if is_quantize_linear(pair) { pair.output.first()? } else { pair.input.first()? };
         let of_constant = || self.index.constant(self.graph(), codes).map(data_type);
         self.prepared.code_type(codes).or_else(of_constant)
     }
 
     fn surroundings(&self, node: &'p NodeProto) -> Surroundings<'p> {
-        let before = |name: &String| self.maker(name).map(|(_, maker)| maker).filter(|maker| is_dequantize(maker));
+        let before =
+            |name: &String| self.maker(name).map(|(_, maker)| maker).filter(|maker| is_dequantize_linear(maker));
         let named: Vec<&'p String> = node.output.iter().filter(|name| !name.is_empty()).collect();
         let mut readers: Vec<usize> = named.iter().flat_map(|name| self.readers_of(name)).copied().collect();
         let mut is_output = named.iter().any(|name| self.index.is_output(name));
@@ -200,7 +203,7 @@ impl<'p> Kernels<'p> {
             let is_clamp = is(reader, "Relu") || is(reader, "Clip");
             if is_clamp && !is_output && !self.index.is_output(output) && self.readers_of(output).len() == 1 {
                 let behind = &self.graph().node[self.readers_of(output)[0]];
-                let is_implied = is_quantize(behind) && self.prepared.is_implied(&self.index, reader, behind);
+                let is_implied = is_quantize_linear(behind) && self.prepared.is_implied(&self.index, reader, behind);
                 clamp = Some(reader).filter(|_| !is_implied);
                 readers = self.readers_of(output).to_vec();
                 is_output = false;
@@ -209,7 +212,11 @@ impl<'p> Kernels<'p> {
         Surroundings {
             node,
             before: node.input.iter().filter(|name| !name.is_empty()).map(before).collect(),
-            behind: readers.iter().map(|&at| &self.graph().node[at]).filter(|reader| is_quantize(reader)).collect(),
+            behind: readers
+                .iter()
+                .map(|&at| &self.graph().node[at])
+                .filter(|reader| is_quantize_linear(reader))
+                .collect(),
             readers: readers.len(),
             is_output,
             clamp,
@@ -220,7 +227,9 @@ impl<'p> Kernels<'p> {
         let around = self.surroundings(node);
         let form = KERNELS.iter().find(|(op, _)| is(node, op)).map(|(_, form)| *form);
         let no_kernel = || Outcome::Unfused(FusionProblem::NoKernel { operator: node.op_type().to_owned() });
-        let Some(form) = form.filter(|_| is_standard(node)) else { return no_kernel() };
+        let Some(form) = form.filter(|_| is_standard(node) && self.prepared.takes_codes(node)) else {
+            return no_kernel();
+        };
         if self.is_weight_only(&around, form) {
             return Outcome::WeightOnly;
         }

@@ -1,18 +1,20 @@
 //! Which QuantizeLinear and DequantizeLinear nodes of a graph ONNX Runtime's kernels for CPUs absorb, and why the others stay.
 //!
-//! Nothing is run: `prepared` does to a copy of the graph what ONNX Runtime's optimizations do before kernels are chosen, and `kernels` has
-//! their conditions. Read from the source of ONNX Runtime (`core/optimizer/qdq_transformer`) and measured with 1.31.1 on x86: the graphs that it
-//! saves after its default optimizations hold the nodes that are listed here (`tests/interop/test_fusions.py`).
+//! Nothing is run: `prepared` does to a copy of the graph what ONNX Runtime's optimizations do before kernels are chosen, `reshape_targets` finds
+//! what they compute no longer, and `kernels` has the conditions of kernels. Read from the source of ONNX Runtime
+//! (`core/optimizer/qdq_transformer`) and measured with 1.31.1 on x86: the graphs that it saves after its extended optimizations hold the nodes
+//! that are listed here (`tests/interop/test_fusions.py`).
 
 mod kernels;
 mod prepared;
 mod reason;
+mod reshape_targets;
 
 pub use reason::FusionProblem;
 
 use kvant_container::onnx::ModelProto;
 
-use crate::graph::{called, domain};
+use crate::graph::{called, domain, is_quantize_linear};
 use kernels::Kernels;
 use prepared::PreparedGraph;
 
@@ -58,7 +60,7 @@ impl Fusions {
         for (position, node) in prepared.graph.node.iter().enumerate() {
             let Some(original) = prepared.original(position) else { continue };
             let Some((beside, problem)) = kernels.unfused(position) else { continue };
-            let quantizes = node.op_type() == "QuantizeLinear";
+            let quantizes = is_quantize_linear(node);
             let beside = beside.map(|at| &prepared.graph.node[at]).map(|float| FloatNode {
                 name: called(float).to_owned(),
                 operator: match domain(float) {

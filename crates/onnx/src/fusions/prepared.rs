@@ -5,13 +5,20 @@ use std::collections::{HashMap, HashSet};
 
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, data_type, element_count, tensor_bytes};
 
-use crate::graph::{Index, Names, is, is_standard, positional_input};
+use super::reshape_targets::idle_nodes;
+use crate::graph::{
+    Index, Names, STANDARD_DOMAIN, is, is_dequantize_linear, is_linear, is_quantize_linear, is_standard, opset,
+    positional_input,
+};
 use crate::kernel::linear::constant;
 use crate::placement::clip_bounds;
 use crate::shape::{Types, infer};
 
 /// Operators over which pairs move.
 const MOVED_OVER: &[&str] = &["MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"];
+
+/// The opset from which on MaxPool takes codes.
+const MAX_POOL_OF_CODES: i64 = 12;
 
 /// The graph.
 pub(super) struct PreparedGraph {
@@ -22,6 +29,8 @@ pub(super) struct PreparedGraph {
     origins: Vec<usize>,
     /// Types of the source's tensors.
     types: Types,
+    /// The version of the standard operators.
+    opset: i64,
     /// Types of codes where they differ, or are new.
     codes: HashMap<String, DataType>,
     /// Codes that were int8 and are uint8.
@@ -77,11 +86,13 @@ impl PreparedGraph {
             source: graph.clone(),
             graph,
             types: infer(model),
+            opset: opset(model, STANDARD_DOMAIN).unwrap_or(1),
             codes: HashMap::new(),
             unsigned: HashSet::new(),
             gone: HashSet::new(),
         };
         made.drop_idle();
+        made.gone.extend(idle_nodes(&made.graph, &made.types, made.opset));
         made.join_double_pairs();
         made.drop_clamps();
         made.give_each_its_own();
@@ -93,7 +104,7 @@ impl PreparedGraph {
 
     /// The node of the source that a node is, or is a copy of; None for one that is gone.
     pub fn original(&self, position: usize) -> Option<&NodeProto> {
-        if self.gone.contains(&position) || !is_pair(&self.graph.node[position]) {
+        if self.gone.contains(&position) || !is_linear(&self.graph.node[position]) {
             return None;
         }
         self.source.node.get(self.origins[position])
@@ -181,7 +192,7 @@ impl PreparedGraph {
     fn join_double_pairs(&mut self) {
         let edges = Edges::of(self);
         let mut renamed = Vec::new();
-        for (position, first) in self.graph.node.iter().enumerate().filter(|(_, node)| is_dequantize(node)) {
+        for (position, first) in self.graph.node.iter().enumerate().filter(|(_, node)| is_dequantize_linear(node)) {
             let Some((quantize, parent, last)) = self.double_pair(&edges, first) else { continue };
             renamed.push((position, quantize, parent, last));
         }
@@ -214,8 +225,9 @@ impl PreparedGraph {
         let parent = edges.index.producer(first.input.first()?)?;
         edges.only(first.input.first()?)?;
         let last = edges.only(quantize.output.first()?)?.node;
-        let is_chain =
-            is_quantize(quantize) && is_quantize(&self.graph.node[parent]) && is_dequantize(&self.graph.node[last]);
+        let is_chain = is_quantize_linear(quantize)
+            && is_quantize_linear(&self.graph.node[parent])
+            && is_dequantize_linear(&self.graph.node[last]);
         let parameters = |at: usize| self.parameters(&edges.index, &self.graph.node[at]);
         let inner = self.parameters(&edges.index, first)?;
         let is_same = parameters(parent)? == inner && parameters(behind.node)? == parameters(last)?;
@@ -232,7 +244,7 @@ impl PreparedGraph {
         let mut dropped = Vec::new();
         for (position, node) in self.nodes().filter(|(_, node)| is(node, "Relu") || is(node, "Clip")) {
             let Some(output) = node.output.first() else { continue };
-            let Some(edge) = edges.only(output).filter(|edge| is_quantize(&self.graph.node[edge.node])) else {
+            let Some(edge) = edges.only(output).filter(|edge| is_quantize_linear(&self.graph.node[edge.node])) else {
                 continue;
             };
             if self.is_implied(&edges.index, node, &self.graph.node[edge.node]) {
@@ -274,7 +286,7 @@ impl PreparedGraph {
     /// Copies DequantizeLinear nodes so that each has one reader.
     fn give_each_its_own(&mut self) {
         let edges = Edges::of(self);
-        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize(node)).map(|(at, _)| at).collect();
+        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize_linear(node)).map(|(at, _)| at).collect();
         for position in pairs {
             let Some(floats) = self.graph.node[position].output.first().cloned() else { continue };
             let kept = usize::from(!edges.index.is_output(&floats));
@@ -295,7 +307,8 @@ impl PreparedGraph {
 
     /// Puts pairs before what moves values into a QuantizeLinear.
     fn move_backward(&mut self) {
-        let quantizes: Vec<usize> = self.nodes().filter(|(_, node)| is_quantize(node)).map(|(at, _)| at).collect();
+        let quantizes: Vec<usize> =
+            self.nodes().filter(|(_, node)| is_quantize_linear(node)).map(|(at, _)| at).collect();
         let mut edges = Edges::of(self);
         for quantize in quantizes {
             if !self.has_one_constant(&edges.index, &self.graph.node[quantize]) {
@@ -308,14 +321,14 @@ impl PreparedGraph {
                 let maker = edges.index.producer(&source);
                 let is_alone = maker.is_none() || edges.only(&source) == Some(edge);
                 let is_fixed = edges.index.constant(&self.graph, &source).is_some();
-                if !is_alone || is_fixed || maker.is_some_and(|maker| is_dequantize(&self.graph.node[maker])) {
+                if !is_alone || is_fixed || maker.is_some_and(|maker| is_dequantize_linear(&self.graph.node[maker])) {
                     break;
                 }
                 self.insert(&source, &[edge], quantize);
                 edges = Edges::of(self);
                 // The inserted QuantizeLinear is now before the mover: continue from it.
                 let Some(inserted) =
-                    edges.of_tensor(&source).iter().find(|edge| is_quantize(&self.graph.node[edge.node]))
+                    edges.of_tensor(&source).iter().find(|edge| is_quantize_linear(&self.graph.node[edge.node]))
                 else {
                     break;
                 };
@@ -324,16 +337,25 @@ impl PreparedGraph {
         }
     }
 
+    /// Returns whether a node of this version of the operators has a kernel for codes, if it has one in any version.
+    pub fn takes_codes(&self, node: &NodeProto) -> bool {
+        !is(node, "MaxPool") || self.opset >= MAX_POOL_OF_CODES
+    }
+
+    fn is_mover(&self, node: &NodeProto) -> bool {
+        is_standard(node) && MOVED_OVER.contains(&node.op_type()) && self.takes_codes(node)
+    }
+
     /// The node that moves values into an edge, which alone reads them.
     fn mover_before(&self, edges: &Edges, edge: Edge) -> Option<usize> {
         let floats = self.graph.node[edge.node].input.get(edge.input)?;
         edges.only(floats)?;
-        edges.index.producer(floats).filter(|&at| is_mover(&self.graph.node[at]))
+        edges.index.producer(floats).filter(|&at| self.is_mover(&self.graph.node[at]))
     }
 
     /// Puts pairs behind what moves values of a DequantizeLinear.
     fn move_forward(&mut self) {
-        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize(node)).map(|(at, _)| at).collect();
+        let pairs: Vec<usize> = self.nodes().filter(|(_, node)| is_dequantize_linear(node)).map(|(at, _)| at).collect();
         let mut edges = Edges::of(self);
         for pair in pairs {
             let Some(first) = self.graph.node[pair].output.first().and_then(|floats| edges.only(floats)) else {
@@ -345,13 +367,14 @@ impl PreparedGraph {
             let mut open = vec![first];
             while let Some(edge) = open.pop() {
                 let mover = &self.graph.node[edge.node];
-                let Some(output) = mover.output.first().cloned().filter(|_| is_mover(mover) && edge.input == 0) else {
+                let Some(output) = mover.output.first().cloned().filter(|_| self.is_mover(mover) && edge.input == 0)
+                else {
                     continue;
                 };
                 let is_output = edges.index.is_output(&output);
                 let readers = edges.of_tensor(&output).to_vec();
                 let floats: Vec<Edge> =
-                    readers.iter().copied().filter(|edge| !is_quantize(&self.graph.node[edge.node])).collect();
+                    readers.iter().copied().filter(|edge| !is_quantize_linear(&self.graph.node[edge.node])).collect();
                 if is_output != readers.is_empty() || floats.is_empty() && !is_output {
                     continue;
                 }
@@ -397,7 +420,7 @@ impl PreparedGraph {
     /// Puts a pair like another between a tensor and some of its readers. The output of a graph is read by nothing.
     fn insert(&mut self, tensor: &str, readers: &[Edge], like: usize) {
         let parameters: Vec<String> = self.graph.node[like].input.iter().skip(1).cloned().collect();
-        let of_like = match is_quantize(&self.graph.node[like]) {
+        let of_like = match is_quantize_linear(&self.graph.node[like]) {
             true => self.graph.node[like].output.first(),
             false => self.graph.node[like].input.first(),
         };
@@ -440,12 +463,12 @@ impl PreparedGraph {
         let edges = Edges::of(self);
         let unsigned: Vec<String> = self
             .nodes()
-            .filter(|(_, node)| is_quantize(node))
+            .filter(|(_, node)| is_quantize_linear(node))
             .filter_map(|(_, quantize)| {
                 let codes = quantize.output.first()?;
                 let dequantize = &self.graph.node[edges.only(codes)?.node];
                 let same = || same_zero(self, &edges.index, quantize, dequantize);
-                (self.code_type(codes) == Some(DataType::INT8) && is_dequantize(dequantize) && same())
+                (self.code_type(codes) == Some(DataType::INT8) && is_dequantize_linear(dequantize) && same())
                     .then(|| codes.clone())
             })
             .collect();
@@ -457,22 +480,4 @@ impl PreparedGraph {
 fn same_zero(prepared: &PreparedGraph, index: &Index, a: &NodeProto, b: &NodeProto) -> bool {
     let zero = |pair| prepared.parameters(index, pair).map(|[_, zero]| zero);
     zero(a).is_some() && zero(a) == zero(b)
-}
-
-fn is_mover(node: &NodeProto) -> bool {
-    is_standard(node) && MOVED_OVER.contains(&node.op_type())
-}
-
-/// Returns whether a node quantizes.
-pub(super) fn is_quantize(node: &NodeProto) -> bool {
-    node.op_type() == "QuantizeLinear"
-}
-
-/// Returns whether a node dequantizes.
-pub(super) fn is_dequantize(node: &NodeProto) -> bool {
-    node.op_type() == "DequantizeLinear"
-}
-
-fn is_pair(node: &NodeProto) -> bool {
-    is_quantize(node) || is_dequantize(node)
 }

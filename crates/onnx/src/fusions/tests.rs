@@ -1,6 +1,7 @@
 use super::*;
 use crate::graph::node;
-use crate::test_models::{floats, model, typed};
+use crate::shape::{Dim, ValueType};
+use crate::test_models::{floats, integers, model, typed};
 use kvant_container::onnx::{DataType, NodeProto, TensorProto, tensor};
 
 /// Nodes between pairs, and their constants.
@@ -157,4 +158,50 @@ fn pairs_in_a_row_are_joined() {
     let mut net = Net::new(DataType::UINT8);
     net.pair("x", "s").pair("x_d", "t").op("Sigmoid", &["x_d_d"], "g").pair("g", "s");
     assert_eq!(net.problems(&["g_d"]), []);
+}
+
+/// The nodes that stay where the target of a Reshape is one size of its data, which the graph does not state, and another number.
+fn beside_computed_target(place: i64, other: i64, is_read: bool) -> Vec<(String, &'static str)> {
+    let mut net = Net::new(DataType::UINT8);
+    net.constants.extend([integers("place", &[place]), integers("axis", &[0]), integers("other", &[other])]);
+    net.constants.iter_mut().filter(|constant| constant.name() == "place").for_each(|place| place.dims.clear());
+    net.pair("x", "s").op("Sigmoid", &["x_d"], "g").pair("g", "s");
+    net.op("Shape", &["g_d"], "sizes").op("Gather", &["sizes", "place"], "size").op(
+        "Unsqueeze",
+        &["size", "axis"],
+        "part",
+    );
+    net.op("Concat", &["part", "other"], "target").op("Reshape", &["g_d", "target"], "r").pair("r", "s");
+    net.op("Sigmoid", &["r_d"], "h").pair("h", "s");
+    let mut outputs = vec!["h_d"];
+    if is_read {
+        net.op("Cast", &["sizes"], "c");
+        outputs.push("c");
+    }
+    let mut made = model(17, net.nodes.clone(), net.constants.clone(), &[], &outputs);
+    let sizes = ["rows", "columns"].map(|name| Dim::Symbol(name.to_owned())).to_vec();
+    made.graph.as_mut().unwrap().input = vec![ValueType::new(DataType::FLOAT, sizes).to_proto("x").unwrap()];
+    Fusions::of(&made).problems().map(|pair| (pair.node.clone(), pair.problem.name())).collect()
+}
+
+#[test]
+fn computed_target_of_reshape_becomes_a_constant_with_one_size_left_to_follow() {
+    let stays = [("g_d".to_owned(), "no-kernel")];
+    assert_eq!(beside_computed_target(0, -1, false), []);
+    // The second size is no 0 at the first place, but follows from the other.
+    assert_eq!(beside_computed_target(1, 2, false), []);
+    assert_eq!(beside_computed_target(1, -1, false), stays);
+    assert_eq!(beside_computed_target(0, -1, true), stays);
+}
+
+#[test]
+fn max_pool_takes_codes_from_opset_12_on() {
+    for (opset, expected) in [(11, Some("no-kernel")), (12, None)] {
+        let mut net = Net::new(DataType::UINT8);
+        net.pair("x", "s").op("MaxPool", &["x_d"], "m").pair("m", "s");
+        let mut made = model(opset, net.nodes.clone(), net.constants.clone(), &[], &["m_d"]);
+        made.graph.as_mut().unwrap().input = vec![typed("x", &[1, 1, 2, 2])];
+        let found = Fusions::of(&made);
+        assert_eq!(found.problems().next().map(|pair| pair.problem.name()), expected);
+    }
 }

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, byte_len, shape, tensor};
 
 use super::{ToolError, inlined};
-use crate::graph::{Index, Names, NodeNames, STANDARD_DOMAIN, domain, is, opset, positional_input};
+use crate::graph::{
+    Index, Names, NodeNames, STANDARD_DOMAIN, is_dequantize_linear, is_linear, is_quantize_linear, opset,
+    positional_input,
+};
 use crate::shape::infer;
 use crate::writing::{fuse, lift_constants};
 
@@ -55,8 +58,8 @@ fn spell_out(model: &mut ModelProto) {
     let mut zeros: HashMap<(DataType, Vec<usize>), String> = HashMap::new();
     let mut constants = Vec::new();
     let mut pairs: Vec<NodeProto> = std::mem::take(&mut graph.node);
-    for pair in pairs.iter_mut().filter(|node| is_pair(node)) {
-        let codes = if pair.op_type() == "QuantizeLinear" { pair.output.first() } else { pair.input.first() };
+    for pair in pairs.iter_mut().filter(|node| is_linear(node)) {
+        let codes = if is_quantize_linear(pair) { pair.output.first() } else { pair.input.first() };
         let of_zero_point = positional_input(pair, 2).and_then(|zero| types.data_type(zero));
         let of_codes = || codes.and_then(|codes| types.data_type(codes));
         let element = of_zero_point.or_else(of_codes);
@@ -81,10 +84,6 @@ fn spell_out(model: &mut ModelProto) {
     graph.initializer.append(&mut constants);
 }
 
-fn is_pair(node: &NodeProto) -> bool {
-    matches!(node.op_type(), "QuantizeLinear" | "DequantizeLinear") && ["", "com.microsoft"].contains(&domain(node))
-}
-
 /// A constant of zeros.
 pub(super) fn zero_tensor(name: &str, element: DataType, sizes: &[usize]) -> kvant_container::onnx::TensorProto {
     let count = sizes.iter().product::<usize>();
@@ -95,8 +94,8 @@ pub(super) fn zero_tensor(name: &str, element: DataType, sizes: &[usize]) -> kva
 /// Nodes of the main graph that read what DequantizeLinear makes and compute with it.
 fn left(graph: &GraphProto) -> Vec<String> {
     let index = Index::new(graph);
-    let is_dequantized = |name: &String| index.producer(name).is_some_and(|at| is(&graph.node[at], "DequantizeLinear"));
-    let reads = |node: &&NodeProto| !is_pair(node) && node.input.iter().any(is_dequantized);
+    let is_dequantized = |name: &String| index.producer(name).is_some_and(|at| is_dequantize_linear(&graph.node[at]));
+    let reads = |node: &&NodeProto| !is_linear(node) && node.input.iter().any(is_dequantized);
     graph.node.iter().filter(reads).map(|node| crate::graph::called(node).to_owned()).collect()
 }
 

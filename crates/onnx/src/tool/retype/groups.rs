@@ -9,7 +9,9 @@ use kvant_container::onnx::{
 
 use super::{CodeTypes, element_of, of_other_sign, other_sign};
 use crate::element::Element;
-use crate::graph::{Index, Names, called, domain, for_each_node, int_attribute, is, positional_input, set_attribute};
+use crate::graph::{
+    Index, Names, called, for_each_node, int_attribute, is, is_linear, positional_input, set_attribute,
+};
 use crate::shape::{Types, infer};
 use crate::tool::ToolError;
 use crate::tool::to_qoperator::zero_tensor;
@@ -63,12 +65,11 @@ enum CodesNode {
 
 /// The codes of a node.
 fn codes_of(node: &NodeProto) -> CodesNode {
-    let is_linear = ["", "com.microsoft"].contains(&domain(node));
     match node.op_type() {
-        "QuantizeLinear" if is_linear => {
+        "QuantizeLinear" if is_linear(node) => {
             CodesUse::output(node, 0).map_or(CodesNode::Other, |made| CodesNode::Pair(made.with(1, 2)))
         }
-        "DequantizeLinear" if is_linear => {
+        "DequantizeLinear" if is_linear(node) => {
             CodesUse::input(node, 0).map_or(CodesNode::Other, |read| CodesNode::Pair(read.with(1, 2)))
         }
         "Shape" | "Size" if is(node, node.op_type()) => CodesNode::Sizes,
