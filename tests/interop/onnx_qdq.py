@@ -60,6 +60,12 @@ class Graph:
                 self.constants[node.output[0]] = attributes(node)["value"]
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
+        # Rows of tables of codes, by what holds them.
+        self.tables = {node.output[0]: node.input[0] for node in self.model.graph.node if node.op_type == "Gather" and node.input[0] in self.constants}
+
+    def stored(self, node):
+        """The constant that a node reads, or reads rows of."""
+        return self.tables.get(node.input[0], node.input[0])
 
     def array(self, name):
         return numpy_helper.to_array(self.constants[name])
@@ -80,7 +86,7 @@ class Graph:
 
 def codes_of(graph, node):
     """The entry of a node that dequantizes stored integers."""
-    integers = graph.array(node.input[0])
+    integers = graph.array(graph.stored(node))
     _, scale, zero_point, axis = graph.parameters(node)
     return Quantized(str(integers.dtype), scale, zero_point, axis, integers)
 
@@ -100,7 +106,7 @@ def stored_type(graph, node):
 
 def entry(graph, node):
     """What `node` quantizes, or None."""
-    if node.op_type in DEQUANTIZE and node.input[0] in graph.constants:
+    if node.op_type in DEQUANTIZE and graph.stored(node) in graph.constants:
         return codes_of(graph, node)
     if node.op_type in QUANTIZE:
         return Quantized(*graph.parameters(node))
@@ -114,7 +120,7 @@ def entry(graph, node):
 def read(path):
     graph = Graph(path)
     entries = ((node, entry(graph, node)) for node in graph.model.graph.node)
-    return {plain(node.input[0]): found for node, found in entries if found}
+    return {plain(graph.stored(node)): found for node, found in entries if found}
 
 
 def domains(path):

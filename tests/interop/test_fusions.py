@@ -175,3 +175,11 @@ def test_rules_agree_operator_by_operator(compare, tmp_path, case, element):
     # Pairs of int8 are moved by onnxruntime to a graph that it refuses from opset 21 on; those of 16 bits need it.
     path = net.save(tmp_path / "net.onnx", outputs if isinstance(outputs, list) else [outputs], 21 if element == np.uint16 else 17)
     compare(path)
+
+
+def test_rows_of_tables_are_dequantized_and_not_whole_tables(kvant_onnx, tmp_path):
+    network, data = NETWORKS["tinytransformer"], tmp_path / "data.npz"
+    np.savez(data, **network.samples(3))
+    model = onnx.load(str(kvant_onnx(network.file(), "A16W8", data, tmp_path / "q.onnx", "--no-verify")))
+    held = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    assert [held.get(node.input[0]) for node in model.graph.node if node.op_type == "Gather"] == [TensorProto.INT8]

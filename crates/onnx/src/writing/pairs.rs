@@ -44,10 +44,7 @@ pub fn write_pairs(
     writer.activations()?;
     let PairWriter { made, .. } = writer;
     made.apply(graph, placement);
-    // Codes of 16 bits have no kernels that the tables could be read with.
-    if recipe.activation.is_none_or(|activation| activation.element.integer_bits() == Some(8)) {
-        tables::dequantize_rows(graph);
-    }
+    tables::dequantize_rows(graph);
     boundary::apply(graph, recipe.boundary);
     for domain in [MICROSOFT, QUARK] {
         if model.graph.node.iter().any(|node| node.domain() == domain) {
