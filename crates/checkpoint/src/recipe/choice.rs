@@ -207,7 +207,7 @@ mod tests {
                 error.hint().unwrap()
             );
         }
-        for text in ["", "INT8_W8A8"] {
+        for text in ["", "THREE_BITS"] {
             assert!(find(text).unwrap_err().hint().unwrap().starts_with("`kvant list"), "{text}");
         }
         assert!(find(&"z".repeat(100_000)).unwrap_err().to_string().len() < 250);

@@ -26,7 +26,7 @@ pub const QUALITY_LEVELS: [(QualityLevel, &str, &str); 3] = [
     (
         QualityLevel::Best,
         "best",
-        "The least loss, in hundreds of times the time of GPTQ for integers of at most four bits and for MXFP4 with inputs in MXFP4",
+        "The least loss, in hundreds of times the time of GPTQ for integers of at most four bits, and for MXFP4 and NVFP4 with inputs in the same",
     ),
 ];
 
