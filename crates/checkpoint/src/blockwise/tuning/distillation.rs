@@ -112,7 +112,6 @@ impl<'a> Blockwise<'_, 'a> {
                 let layer = &mut layers[places[module]];
                 let scales = if layer.has_own_scales { rates.scales } else { 0.0 };
                 layer.weight.step(gradient, TuningRates { scales, ..rates });
-                gradient.fill(0.0);
             });
             recorded.backward(slopes, &mut steps);
             steps.finish();

@@ -4,11 +4,11 @@ use kvant_forward::forward::Vector;
 use kvant_forward::forward::gradient::{Vectors, WeightGradients};
 use std::collections::HashMap;
 
-/// Gives the gradient of each layer's weight to `step` when it is complete, which leaves zeros.
-pub(super) struct LayerSteps<'s> {
+/// Gives the gradient of each layer's weight to `step` when it is complete. A layer that no token of a batch reaches takes no step.
+pub(super) struct LayerSteps<'s, F> {
     /// The elements of each layer's weight.
     lengths: &'s HashMap<String, usize>,
-    step: Box<dyn FnMut(&str, &mut [f32]) + 's>,
+    step: F,
     buffers: &'s mut GradientBuffers,
     norms: Option<&'s mut Vectors>,
 }
@@ -18,18 +18,18 @@ pub(super) struct LayerSteps<'s> {
 pub(super) struct GradientBuffers {
     /// Gradients that are not complete.
     open: HashMap<String, Vec<f32>>,
-    /// Zeros.
+    /// Empty ones, for reuse.
     free: Vec<Vec<f32>>,
 }
 
-impl<'s> LayerSteps<'s> {
+impl<'s, F: FnMut(&str, &mut [f32])> LayerSteps<'s, F> {
     pub(super) fn new(
         lengths: &'s HashMap<String, usize>,
         buffers: &'s mut GradientBuffers,
         norms: Option<&'s mut Vectors>,
-        step: impl FnMut(&str, &mut [f32]) + 's,
-    ) -> LayerSteps<'s> {
-        LayerSteps { lengths, step: Box::new(step), buffers, norms }
+        step: F,
+    ) -> LayerSteps<'s, F> {
+        LayerSteps { lengths, step, buffers, norms }
     }
 
     /// The steps of gradients that were not said to be complete.
@@ -40,7 +40,7 @@ impl<'s> LayerSteps<'s> {
     }
 }
 
-impl WeightGradients for LayerSteps<'_> {
+impl<F: FnMut(&str, &mut [f32])> WeightGradients for LayerSteps<'_, F> {
     fn weight(&mut self, module: &str) -> Option<&mut [f32]> {
         let length = *self.lengths.get(module)?;
         let GradientBuffers { open, free } = &mut *self.buffers;
@@ -55,6 +55,7 @@ impl WeightGradients for LayerSteps<'_> {
     fn complete(&mut self, module: &str) {
         let Some(mut gradient) = self.buffers.open.remove(module) else { return };
         (self.step)(module, &mut gradient);
+        gradient.clear();
         self.buffers.free.push(gradient);
     }
 
@@ -73,7 +74,6 @@ mod tests {
         let (mut buffers, mut seen) = (GradientBuffers::default(), Vec::new());
         let mut steps = LayerSteps::new(&lengths, &mut buffers, None, |module, gradient| {
             seen.push((module.to_owned(), gradient.to_vec()));
-            gradient.fill(0.0);
         });
         assert!(steps.weight("other").is_none());
         steps.weight("a").unwrap().copy_from_slice(&[1.0, 2.0, 3.0]);
@@ -87,6 +87,6 @@ mod tests {
         let expected = [("a", vec![1.0, 2.0, 3.0]), ("b", vec![0.0, 6.0]), ("c", vec![0.0, 0.0, 0.0, 1.0])];
         assert_eq!(seen, expected.map(|(name, values)| (name.to_owned(), values)));
         assert_eq!((buffers.open.len(), buffers.free.len()), (0, 2));
-        assert!(buffers.free.iter().flatten().all(|value| *value == 0.0));
+        assert!(buffers.free.iter().all(Vec::is_empty));
     }
 }

@@ -45,7 +45,7 @@ pub trait WeightGradients {
     /// The sums to which the gradient of a layer's weight is added, row-major; `None` where nobody wants it.
     fn weight(&mut self, module: &str) -> Option<&mut [f32]>;
 
-    /// All of the gradient of a layer's weight has been added. Not called for layers that the output does not depend on.
+    /// All of the gradient of a layer's weight has been added. Not called for layers of which a use does not change the output.
     fn complete(&mut self, _module: &str) {}
 
     /// The sums to which the gradient of a norm's weight is added; `None` where nobody wants it.
@@ -71,7 +71,7 @@ impl WeightGradients for BlockGradients {
     }
 }
 
-/// The gradients of weights, of those of steps.
+/// Passes the gradients of a tape's steps on as those of weights.
 struct OfWeights<'g>(&'g mut dyn WeightGradients);
 
 impl StepGradients for OfWeights<'_> {
