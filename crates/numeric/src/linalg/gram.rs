@@ -234,7 +234,8 @@ mod tests {
             for (i, j) in (0..features * features).map(|e| (e / features, e % features)) {
                 let products = exact.chunks(features).map(|x| (x[i] * x[j], (x[i] * x[j]).abs()));
                 let (sum, size) = products.fold((0.0, 0.0), |(sum, size), (p, s)| (sum + p, size + s));
-                assert!((f64::from(gram.sums().elements()[i * features + j]) - sum).abs() < 1e-6 * size);
+                // Products without tiles may sum all rows one after the other, which depends on the caches.
+                assert!((f64::from(gram.sums().elements()[i * features + j]) - sum).abs() < 1e-5 * size);
                 assert_eq!(gram.sums().elements()[i * features + j], gram.sums().elements()[j * features + i]);
             }
         }
