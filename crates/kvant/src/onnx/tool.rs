@@ -286,6 +286,14 @@ impl GraphEdit {
                         if done.left.len() > 1 { " ..." } else { "" }
                     ));
                 }
+                if let (Some(types), [first, more @ ..]) = (request.codes, &done.of_other_widths[..]) {
+                    reporter.note(&format!(
+                        "{} with codes of another width than {types} keep their type ({}{})",
+                        number(done.of_other_widths.len(), "tensor"),
+                        printable(first),
+                        if more.is_empty() { "" } else { " ..." }
+                    ));
+                }
                 let changes = [
                     ("activations", done.activations),
                     ("constants", done.constants),

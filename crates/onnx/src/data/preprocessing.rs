@@ -105,7 +105,8 @@ const KEYS: [(&str, &str); 11] = [
 ];
 
 /// The grey around a letterbox where no fill is given: that of the YOLO models.
-pub const LETTERBOX_FILL: [u8; 3] = [114; 3];
+#[cfg(feature = "images")]
+const LETTERBOX_FILL: [u8; 3] = [114; 3];
 
 impl Default for Preprocessing {
     fn default() -> Self {

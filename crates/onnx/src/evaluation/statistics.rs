@@ -19,7 +19,7 @@ pub(super) struct Statistics {
     distributions: Option<Box<[Distribution; 2]>>,
 }
 
-/// As many outputs have distributions at most.
+/// The most outputs whose distributions are gathered.
 const SHOWN: usize = 16;
 
 impl Statistics {

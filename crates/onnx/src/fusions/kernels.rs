@@ -7,9 +7,10 @@ use kvant_container::onnx::{DataType, GraphProto, NodeProto, data_type, element_
 use super::prepared::PreparedGraph;
 use super::reason::FusionProblem;
 use crate::graph::{
-    Index, called, float_attribute, int_attribute, is, is_dequantize_linear, is_linear, is_quantize_linear,
-    is_standard, positional_input,
+    Index, called, float_attribute, int_attribute, is, is_dequantize_linear, is_qdq, is_quantize_linear, is_standard,
+    positional_input,
 };
+use crate::writing::integer_operators::computes_with_codes;
 
 /// What a kernel takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,16 +105,17 @@ impl<'p> Kernels<'p> {
         }
         let index = Index::new(&prepared.graph);
         let mut made = Self { prepared, index, outcomes: HashMap::new(), readers };
-        for (position, node) in prepared.nodes().filter(|(_, node)| !is_linear(node)) {
+        for (position, node) in prepared.nodes().filter(|(_, node)| !is_qdq(node)) {
             let outcome = made.outcome(node);
             made.outcomes.insert(position, outcome);
         }
         made
     }
 
-    /// Number of operators that compute with codes.
+    /// Number of operators that compute with codes, those that the graph has itself included.
     pub fn fused(&self) -> usize {
-        self.outcomes.values().filter(|outcome| matches!(outcome, Outcome::Fused | Outcome::WeightOnly)).count()
+        let fused = self.outcomes.values().filter(|outcome| matches!(outcome, Outcome::Fused | Outcome::WeightOnly));
+        fused.count() + self.prepared.nodes().filter(|(_, node)| computes_with_codes(node)).count()
     }
 
     fn graph(&self) -> &'p GraphProto {

@@ -1,7 +1,7 @@
 //! Which QuantizeLinear and DequantizeLinear nodes of a graph ONNX Runtime's kernels for CPUs absorb, and why the others stay.
 //!
 //! Nothing is run: `prepared` does to a copy of the graph what ONNX Runtime's optimizations do before kernels are chosen, `reshape_targets` finds
-//! what they compute no longer, and `kernels` has the conditions of kernels. Read from the source of ONNX Runtime
+//! the nodes that they make superfluous, and `kernels` has the conditions of kernels. Read from the source of ONNX Runtime
 //! (`core/optimizer/qdq_transformer`) and measured with 1.31.1 on x86: the graphs that it saves after its extended optimizations hold the nodes
 //! that are listed here (`tests/interop/test_fusions.py`).
 

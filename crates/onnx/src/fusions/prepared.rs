@@ -7,7 +7,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, data_ty
 
 use super::reshape_targets::idle_nodes;
 use crate::graph::{
-    Index, Names, STANDARD_DOMAIN, is, is_dequantize_linear, is_linear, is_quantize_linear, is_standard, opset,
+    Index, Names, STANDARD_DOMAIN, is, is_dequantize_linear, is_qdq, is_quantize_linear, is_standard, opset,
     positional_input,
 };
 use crate::kernel::linear::constant;
@@ -104,7 +104,7 @@ impl PreparedGraph {
 
     /// The node of the source that a node is, or is a copy of; None for one that is gone.
     pub fn original(&self, position: usize) -> Option<&NodeProto> {
-        if self.gone.contains(&position) || !is_linear(&self.graph.node[position]) {
+        if self.gone.contains(&position) || !is_qdq(&self.graph.node[position]) {
             return None;
         }
         self.source.node.get(self.origins[position])

@@ -1,5 +1,5 @@
-//! Targets of Reshape that ONNX Runtime computes from shapes no longer: it makes a constant of a Concat whose elements are numbers, sizes that the
-//! data have at the same place, and at most one other, which follows from all others.
+//! Targets of Reshape that ONNX Runtime replaces by constants, so that it need not compute them from shapes: each Concat whose elements are numbers,
+//! sizes that the data have at the same place, and at most one other, which follows from all others.
 
 use std::collections::HashSet;
 

@@ -154,6 +154,14 @@ fn weights_alone_are_absorbed_by_products_with_float_data() {
 }
 
 #[test]
+fn integer_operators_of_the_graph_count() {
+    let mut net = Net::new(DataType::UINT8);
+    net.op("QLinearSigmoid", &["x", "s", "z", "s", "z"], "g").op("MatMulInteger", &["g", "w"], "m");
+    net.op("Sigmoid", &["m"], "f");
+    assert_eq!(net.fusions(&["f"]).fused, 2);
+}
+
+#[test]
 fn pairs_in_a_row_are_joined() {
     let mut net = Net::new(DataType::UINT8);
     net.pair("x", "s").pair("x_d", "t").op("Sigmoid", &["x_d_d"], "g").pair("g", "s");

@@ -6,10 +6,10 @@ pub mod check;
 mod edit;
 mod error;
 mod index;
-mod linear;
 mod names;
 mod node;
 mod opset;
+mod qdq;
 mod sort;
 
 pub use attribute::{
@@ -21,8 +21,8 @@ pub use edit::Edit;
 pub use error::GraphError;
 pub use index::Index;
 pub(crate) use index::for_each_read;
-pub use linear::{is_dequantize_linear, is_linear, is_quantize_linear};
 pub use names::{Names, NodeNames};
 pub use node::{bodies, bodies_mut, called, cast_node, domain, for_each_node, is, is_standard, node, positional_input};
 pub use opset::{STANDARD_DOMAIN, add_opset, opset};
+pub(crate) use qdq::{is_dequantize_linear, is_qdq, is_quantize_linear};
 pub use sort::{order, sort};

@@ -43,6 +43,8 @@ pub struct Retyped {
     pub biases: usize,
     /// Tensors of codes that keep theirs: inputs and outputs of the graph, and what operators read whose types are fixed.
     pub left: Vec<String>,
+    /// Tensors of codes that keep theirs as they have another number of bits.
+    pub of_other_widths: Vec<String>,
 }
 
 /// Changes the types of codes, and not what they stand for: an unsigned code and zero point of `b` bits is the signed one plus `2^(b - 1)`.
@@ -60,6 +62,7 @@ pub fn retype(model: &mut ModelProto, request: &RetypeRequest, spill: Option<&Sp
         let changes = groups.changes(types)?;
         (done.activations, done.constants) = (changes.activations, changes.constants);
         done.left.clone_from(&changes.left);
+        done.of_other_widths.clone_from(&changes.of_other_widths);
         if let Some(graph) = made.graph.as_mut() {
             changes.apply(graph, spill)?;
         }

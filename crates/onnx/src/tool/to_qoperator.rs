@@ -6,8 +6,7 @@ use kvant_container::onnx::{DataType, GraphProto, ModelProto, NodeProto, byte_le
 
 use super::{ToolError, inlined};
 use crate::graph::{
-    Index, Names, NodeNames, STANDARD_DOMAIN, is_dequantize_linear, is_linear, is_quantize_linear, opset,
-    positional_input,
+    Index, Names, NodeNames, STANDARD_DOMAIN, is_dequantize_linear, is_qdq, is_quantize_linear, opset, positional_input,
 };
 use crate::shape::infer;
 use crate::writing::{fuse, lift_constants};
@@ -58,7 +57,7 @@ fn spell_out(model: &mut ModelProto) {
     let mut zeros: HashMap<(DataType, Vec<usize>), String> = HashMap::new();
     let mut constants = Vec::new();
     let mut pairs: Vec<NodeProto> = std::mem::take(&mut graph.node);
-    for pair in pairs.iter_mut().filter(|node| is_linear(node)) {
+    for pair in pairs.iter_mut().filter(|node| is_qdq(node)) {
         let codes = if is_quantize_linear(pair) { pair.output.first() } else { pair.input.first() };
         let of_zero_point = positional_input(pair, 2).and_then(|zero| types.data_type(zero));
         let of_codes = || codes.and_then(|codes| types.data_type(codes));
@@ -95,7 +94,7 @@ pub(super) fn zero_tensor(name: &str, element: DataType, sizes: &[usize]) -> kva
 fn left(graph: &GraphProto) -> Vec<String> {
     let index = Index::new(graph);
     let is_dequantized = |name: &String| index.producer(name).is_some_and(|at| is_dequantize_linear(&graph.node[at]));
-    let reads = |node: &&NodeProto| !is_linear(node) && node.input.iter().any(is_dequantized);
+    let reads = |node: &&NodeProto| !is_qdq(node) && node.input.iter().any(is_dequantized);
     graph.node.iter().filter(reads).map(|node| crate::graph::called(node).to_owned()).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use super::types::name_of;
 use crate::constant::Value;
-use crate::graph::{Index, STANDARD_DOMAIN, int_attribute, is_linear, opset};
+use crate::graph::{Index, STANDARD_DOMAIN, int_attribute, is_qdq, opset};
 use kvant_container::onnx::{
     DataType, GraphProto, ModelProto, NodeProto, TensorProto, data_type, data_type_name, tensor_bytes,
 };
@@ -14,7 +14,7 @@ const HINT: &str = "quantize the model again";
 
 pub(super) fn run(model: &ModelProto, findings: &mut Findings) {
     let index = Index::new(&model.graph);
-    for node in model.graph.node.iter().filter(|node| is_linear(node)) {
+    for node in model.graph.node.iter().filter(|node| is_qdq(node)) {
         QdqPair::new(node, &model.graph, &index).check(opset(model, STANDARD_DOMAIN).unwrap_or(0), findings);
     }
 }

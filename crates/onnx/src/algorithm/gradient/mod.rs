@@ -21,7 +21,7 @@ use std::sync::Arc;
 use kvant_container::onnx::{GraphProto, NodeProto};
 
 use crate::data::Array;
-use crate::graph::{STANDARD_DOMAIN, bodies, called, domain, is_linear, is_standard};
+use crate::graph::{STANDARD_DOMAIN, bodies, called, domain, is_qdq, is_standard};
 use crate::kernel::linear::constant;
 use elementwise::{Binary, Clip, Unary, Where};
 pub(super) use moves::Engine;
@@ -240,7 +240,7 @@ fn computed(
     fn boxed<O: Operator + 'static>(operator: O) -> Box<dyn Operator> {
         Box::new(operator)
     }
-    if !is_standard(node) && !is_linear(node) {
+    if !is_standard(node) && !is_qdq(node) {
         return None;
     }
     if let Some(moved) = Moved::of(node, output, engine) {

@@ -10,7 +10,8 @@ use kvant_container::onnx::{
 use super::{CodeTypes, element_of, of_other_sign, other_sign};
 use crate::element::Element;
 use crate::graph::{
-    Index, Names, called, for_each_node, int_attribute, is, is_linear, positional_input, set_attribute,
+    Index, Names, called, for_each_node, int_attribute, is, is_dequantize_linear, is_quantize_linear, positional_input,
+    set_attribute,
 };
 use crate::shape::{Types, infer};
 use crate::tool::ToolError;
@@ -66,10 +67,10 @@ enum CodesNode {
 /// The codes of a node.
 fn codes_of(node: &NodeProto) -> CodesNode {
     match node.op_type() {
-        "QuantizeLinear" if is_linear(node) => {
+        _ if is_quantize_linear(node) => {
             CodesUse::output(node, 0).map_or(CodesNode::Other, |made| CodesNode::Pair(made.with(1, 2)))
         }
-        "DequantizeLinear" if is_linear(node) => {
+        _ if is_dequantize_linear(node) => {
             CodesUse::input(node, 0).map_or(CodesNode::Other, |read| CodesNode::Pair(read.with(1, 2)))
         }
         "Shape" | "Size" if is(node, node.op_type()) => CodesNode::Sizes,
@@ -231,10 +232,9 @@ impl<'m> CodeGroups<'m> {
         group.tensors.iter().any(|tensor| self.is_constant(tensor))
     }
 
-    /// The type that a group gets, which is its own where nothing is asked of it.
-    fn target(&self, group: &CodeGroup, element: Element, to: CodeTypes) -> Element {
-        let asked = if self.is_weight(group) { to.weight } else { to.activation };
-        if asked.integer_bits() == element.integer_bits() { asked } else { element }
+    /// The type that is asked of a group.
+    fn asked(&self, group: &CodeGroup, to: CodeTypes) -> Element {
+        if self.is_weight(group) { to.weight } else { to.activation }
     }
 
     /// What gives all codes the types.
@@ -246,12 +246,18 @@ impl<'m> CodeGroups<'m> {
         let mut made: HashMap<&str, Element> = HashMap::new();
         for group in self.groups.iter().filter(|group| Self::is_codes(group)) {
             let Some(element) = self.element(group) else { continue };
-            let target = self.target(group, element, to);
+            let asked = self.asked(group, to);
+            let name = || group.tensors.first().cloned().unwrap_or_default();
+            let is_alike = asked.integer_bits() == element.integer_bits();
+            if !is_alike {
+                changes.of_other_widths.push(name());
+            }
+            let target = if is_alike { asked } else { element };
             let is_left = group.is_fixed && target != element;
             let given = if is_left { element } else { target };
             made.extend(group.tensors.iter().map(|tensor| (tensor.as_str(), given)));
             match (is_left, target == element) {
-                (true, _) => changes.left.push(group.tensors.first().cloned().unwrap_or_default()),
+                (true, _) => changes.left.push(name()),
                 (false, true) => {}
                 (false, false) => self.change(group, element, &mut changes),
             }
@@ -324,6 +330,8 @@ pub(super) struct SignChanges {
     pub constants: usize,
     /// Tensors that keep their type.
     pub left: Vec<String>,
+    /// Tensors that keep their type as they have another number of bits.
+    pub of_other_widths: Vec<String>,
 }
 
 impl SignChanges {

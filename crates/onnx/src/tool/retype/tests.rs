@@ -48,7 +48,7 @@ fn read(model: &ModelProto, name: &str, input: usize) -> (DataType, f32) {
 fn activations_and_constants_beside_them_become_unsigned() {
     let mut made = signed();
     let done = retype(&mut made, &to("u8s8"), None).unwrap();
-    assert_eq!(done, Retyped { activations: 2, constants: 1, biases: 0, left: vec![] });
+    assert_eq!(done, Retyped { activations: 2, constants: 1, ..Retyped::default() });
     assert_eq!(check(&made), Ok(()));
     assert_eq!((read(&made, "q", 2), read(&made, "u", 2)), ((DataType::UINT8, 138.0), (DataType::UINT8, 128.0)));
     assert_eq!((read(&made, "kd", 0), read(&made, "kd", 2)), ((DataType::UINT8, 127.0), (DataType::UINT8, 128.0)));
@@ -62,6 +62,8 @@ fn activations_and_constants_beside_them_become_unsigned() {
     assert!(matches!(retype(&mut made, &to("s8s8"), None), Err(ToolError::NothingToRetype { .. })));
     assert!(matches!(retype(&mut made, &to("u16s16"), None), Err(ToolError::NothingToRetype { .. })));
     assert_eq!(made, before);
+    let done = retype(&mut made, &to("u8s4"), None).unwrap();
+    assert_eq!((done.activations, done.of_other_widths), (2, vec!["w".to_owned()]));
 }
 
 #[test]
@@ -71,7 +73,7 @@ fn inputs_that_hold_codes_keep_their_type() {
     graph.node.remove(0);
     graph.input = vec![crate::shape::ValueType::any(DataType::INT8).to_proto("c").unwrap()];
     let done = retype(&mut made, &to("u8u8"), None).unwrap();
-    assert_eq!(done, Retyped { activations: 1, constants: 2, biases: 0, left: vec!["c".to_owned()] });
+    assert_eq!(done, Retyped { activations: 1, constants: 2, left: vec!["c".to_owned()], ..Retyped::default() });
     assert_eq!((read(&made, "d", 2), read(&made, "wd", 0)), ((DataType::INT8, 10.0), (DataType::UINT8, 131.0)));
     assert_eq!(check(&made), Ok(()));
 }

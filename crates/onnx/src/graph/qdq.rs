@@ -17,7 +17,7 @@ pub fn is_dequantize_linear(node: &NodeProto) -> bool {
 }
 
 /// Returns whether a node is one half of a Q/DQ pair: a QuantizeLinear or a DequantizeLinear.
-pub fn is_linear(node: &NodeProto) -> bool {
+pub fn is_qdq(node: &NodeProto) -> bool {
     is_quantize_linear(node) || is_dequantize_linear(node)
 }
 
@@ -30,7 +30,7 @@ mod tests {
     fn operators_of_other_domains_mean_something_else() {
         let of = |domain: &str, op_type: &str| {
             let node = NodeProto { domain: Some(domain.to_owned()), ..node(op_type, "n", &["x", "s"], &["y"]) };
-            (is_quantize_linear(&node), is_dequantize_linear(&node), is_linear(&node))
+            (is_quantize_linear(&node), is_dequantize_linear(&node), is_qdq(&node))
         };
         assert_eq!(of("ai.onnx", "QuantizeLinear"), (true, false, true));
         assert_eq!(of("com.microsoft", "DequantizeLinear"), (false, true, true));
