@@ -80,6 +80,8 @@ pub struct CalibrationCost {
     pub hessians: f64,
     /// Operations of factors, and of choosing codes column by column.
     pub rounding: f64,
+    /// Operations of the steps that tune blocks.
+    pub tuning: f64,
     /// Operations of the steps that learn a rotation.
     pub rotation: f64,
     /// Bytes of private memory at the peak.
@@ -91,7 +93,7 @@ pub struct CalibrationCost {
 impl CalibrationCost {
     /// All floating-point operations.
     pub fn operations(&self) -> f64 {
-        self.passes + self.search + self.hessians + self.rounding + self.rotation
+        self.passes + self.search + self.hessians + self.rounding + self.tuning + self.rotation
     }
 }
 
@@ -113,7 +115,8 @@ impl Plan {
             passes: total(&|block| estimate.passes(block)),
             search: total(&|block| estimate.search(block)),
             hessians: total(&|block| estimate.hessians(block)),
-            rounding: total(&|block| estimate.rounding(block) + estimate.tuning(block)),
+            rounding: total(&|block| estimate.rounding(block)),
+            tuning: total(&|block| estimate.tuning(block)),
             rotation: learned.operations,
             peak_memory: self
                 .peak_memory(threads)
@@ -182,13 +185,18 @@ impl Estimate<'_> {
         if held_out > 0 { held_out } else { self.size.tokens() }
     }
 
-    /// Bytes of it: weights, latent values, their gradients and scales in floats; all that a chunk's steps have read, and gradients of it.
-    fn tuning_memory(&self, block: &PlannedBlock, chunk: u64) -> u64 {
+    /// Bytes of it: what is kept of all weights, the gradient and values of a layer, and all that a chunk's steps have read and give, with
+    /// gradients of it. Steps between layers make about as much as layers read and give.
+    fn tuning_memory(&self, block: &PlannedBlock, tokens: u64) -> u64 {
         let floats = self.plan.recipe.algorithms().tunings.iter().map(Tuning::floats_of_weight).max();
         let Some(floats) = floats else { return 0 };
-        let layers = block.layers().map(|index| self.plan.layer(index));
-        let weights: u64 = layers.map(|layer| (layer.rows * layer.columns) as u64).sum();
-        floats * FLOAT * weights + TAPE * chunk * FLOAT
+        let layers = || block.layers().map(|index| self.plan.layer(index));
+        let weights = || layers().map(|layer| (layer.rows * layer.columns) as u64);
+        let widest = layers().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
+        let readers = self.readers(block);
+        let of_token: f64 = readers.iter().map(|group| group.share * (group.features + group.outputs)).sum();
+        let on_tape = tokens * ((ON_TAPE * of_token) as u64 + 2 * widest);
+        FLOAT * (floats * weights().sum::<u64>() + 2 * weights().max().unwrap_or(0) + on_tape)
     }
 
     /// Returns whether there are runs up to each stage.
@@ -295,7 +303,7 @@ impl Estimate<'_> {
         let chunk = self.size.chunk(widest);
         let rounding =
             self.hessian_memory(block) + IN_WORK * largest + ALIVE * chunk * FLOAT + self.search_memory(block);
-        codes + rounding.max(self.tuning_memory(block, chunk))
+        codes + rounding.max(self.tuning_memory(block, chunk / widest.max(1)))
     }
 
     fn hessian_memory(&self, block: &PlannedBlock) -> u64 {
@@ -329,5 +337,5 @@ const IN_WORK: u64 = 14;
 /// Widest activations that exist at a time: those of gate, up, their product, and what is kept to be looked at.
 const ALIVE: u64 = 6;
 
-/// The same on a tape, with their gradients: about a dozen values of a token in a block are as wide as a layer.
-const TAPE: u64 = 24;
+/// How much a tape holds at most of a token, with gradients, as a multiple of what layers read and give.
+const ON_TAPE: f64 = 2.5;

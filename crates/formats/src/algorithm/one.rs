@@ -220,7 +220,7 @@ fn unknown(place: &str, name: &str) -> RecipeError {
         return RecipeError::invalid(
             place,
             format!("the algorithm {} applies only to ONNX graphs", quoted(name)),
-            LIST,
+            format!("`smoothquant` and `awq` move scales between layers of checkpoints; {LIST}"),
         );
     }
     let rated = Algorithm::table().into_iter().map(|row| (strsim::damerau_levenshtein(&lowered, &row.name), row));

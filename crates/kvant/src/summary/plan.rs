@@ -187,6 +187,7 @@ pub(super) fn cost_lines(planned: &CheckpointPlan) -> Vec<Line> {
         ("trials of scales", cost.search),
         ("Hessians", cost.hessians),
         ("factors and codes", cost.rounding),
+        ("tuning of blocks", cost.tuning),
         ("learning a rotation", cost.rotation),
     ];
     let share = |(name, operations): &(&str, f64)| format!("{name} {:.0} %", 100.0 * operations / cost.operations());

@@ -67,12 +67,13 @@ impl Tuning {
         }
     }
 
-    /// Numbers in f32 that it keeps for each weight: values, gradients, and what it learns.
+    /// Numbers in f32 that it keeps for each weight of a block: its values and what is learned, not gradients, which are of a layer at a time.
     pub fn floats_of_weight(&self) -> u64 {
         match self {
-            Tuning::AutoRound(_) => 5,
-            Tuning::Tune(Tune { weights: true, .. }) => 7,
-            Tuning::Tune(_) => 4,
+            Tuning::AutoRound(_) => 2,
+            // Moments of gradients too, and the best codes so far.
+            Tuning::Tune(Tune { weights: true, .. }) => 5,
+            Tuning::Tune(_) => 2,
         }
     }
 

@@ -1,12 +1,14 @@
 //! What learning a rotation takes: steps through the whole model, of which one block is in memory.
 
-use super::{CalibrationSize, FLOAT, TAPE};
+use super::{CalibrationSize, FLOAT};
 use crate::plan::{Plan, PlannedLayer};
 use kvant_quant::rotation::Rotate;
 use std::collections::BTreeMap;
 
 /// Matrices of a rotation in f64 that exist at a time: what is learned, its average gradient, and what a step is computed with.
 const MATRICES: u64 = 10;
+/// Widest activations on a tape, with their gradients: about a dozen values of a token in a block are as wide as a layer.
+const TAPE: u64 = 24;
 /// Bytes of an element of these.
 const DOUBLE: u64 = 8;
 /// Products of such matrices that a step takes.
