@@ -179,6 +179,8 @@ impl<'r, 'a> Blockwise<'r, 'a> {
                 state.current.write(lane, index, &x).map_err(BlockwiseError::streams("write"))?;
             }
         }
+        // Blocks do not read the embeddings.
+        self.decoder.tensors().release(&self.decoder.blueprint().embedding);
         state.found.statistics = watcher.statistics();
         Ok(state)
     }

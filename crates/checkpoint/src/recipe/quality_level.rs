@@ -117,14 +117,15 @@ fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
         scheme.input.is_none_or(reads_closely)
             && matches!(scheme.weight, TensorScheme::Int(int) if int.format.bits() <= TUNED_BITS)
     };
+    let is_fp4 = |scheme: &LayerScheme, fits: fn(FloatScale) -> bool| {
+        let both = [Some(scheme.weight), scheme.input.map(|input| input.scheme)];
+        both.into_iter().all(|scheme| scheme.and_then(fp4_scale).is_some_and(fits))
+    };
     let is_mxfp4 = |scheme: &LayerScheme| {
-        let input = scheme.input.filter(|input| !input.needs_calibration()).map(|input| input.scheme);
-        [Some(scheme.weight), input].into_iter().all(|scheme| matches!(fp4_scale(scheme), Some(FloatScale::E8m0(_))))
+        let is_dynamic = scheme.input.is_some_and(|input| !input.needs_calibration());
+        is_dynamic && is_fp4(scheme, |scale| matches!(scale, FloatScale::E8m0(_)))
     };
-    let is_nvfp4 = |scheme: &LayerScheme| {
-        let input = scheme.input.map(|input| input.scheme);
-        [Some(scheme.weight), input].into_iter().all(|scheme| fp4_scale(scheme) == Some(FloatScale::E4m3WithGlobal))
-    };
+    let is_nvfp4 = |scheme: &LayerScheme| is_fp4(scheme, |scale| scale == FloatScale::E4m3WithGlobal);
     match schemes {
         [] => None,
         _ if schemes.iter().all(is_small) => Some(&[REFINED, TUNED]),
@@ -135,9 +136,9 @@ fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
 }
 
 /// The scale of codes in E2M1.
-fn fp4_scale(scheme: Option<TensorScheme>) -> Option<FloatScale> {
+fn fp4_scale(scheme: TensorScheme) -> Option<FloatScale> {
     match scheme {
-        Some(TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale, .. })) => Some(scale),
+        TensorScheme::Float(FloatScheme { format: MiniFloat::E2M1, scale, .. }) => Some(scale),
         _ => None,
     }
 }

@@ -17,6 +17,13 @@ impl Buffers {
         least.map(|(index, _)| free.swap_remove(*index)).unwrap_or_default()
     }
 
+    /// A buffer of this size, with arbitrary contents.
+    pub(super) fn of_size(&self, elements: usize) -> Vec<f32> {
+        let mut buffer = self.take(elements);
+        buffer.resize(elements, 0.0);
+        buffer
+    }
+
     /// A copy of these elements.
     pub(super) fn copy(&self, elements: &[f32]) -> Vec<f32> {
         let mut copy = self.take(elements.len());
@@ -62,6 +69,9 @@ mod tests {
         assert_eq!(buffers.copy(&[7.0; 3]), [7.0; 3]);
         assert_eq!(buffers.take(2)[0], 4.0);
         assert!(buffers.take(1).is_empty());
+        assert_eq!(buffers.of_size(3), [0.0; 3]);
+        buffers.give(vec![1.0; LEAST + 2]);
+        assert_eq!(buffers.of_size(LEAST), vec![1.0; LEAST]);
         buffers.give(vec![0.0; LEAST]);
         buffers.clear();
         assert!(buffers.take(1).is_empty());

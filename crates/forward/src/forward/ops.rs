@@ -203,6 +203,17 @@ pub enum Hidden<'a> {
     Alternating(&'a [f32]),
 }
 
+impl Hidden<'_> {
+    /// The number of activations.
+    pub fn elements(&self) -> usize {
+        match self {
+            Hidden::Plain(x) => x.len(),
+            Hidden::Pair { gate, .. } => gate.len(),
+            Hidden::Halves { rows, .. } | Hidden::Alternating(rows) => rows.len() / 2,
+        }
+    }
+}
+
 /// A causal depthwise convolution of sequences, a row per token.
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution<'a> {

@@ -32,5 +32,5 @@ pub use linear_rows::linear_rows;
 pub use lower_blocks::{BlockRow, LowerBlocks};
 pub use matmul::{Matrix, MatrixMut, Threads, multiply, multiply_add};
 pub use precision::Precision;
-pub use rows::{layer_norm, rms_norm, softmax, sum_of_exponentials};
+pub use rows::{fold_in_lanes, layer_norm, rms_norm, softmax, sum_of_exponentials};
 pub use single_query::attend_one;

@@ -7,9 +7,15 @@ use crate::simd::{Isa, Loop, dispatch};
 
 const LANES: usize = 16;
 
-/// Folds the values with `step` in sixteen lanes, and the lanes with `join`.
+/// Folds the values with `step` in sixteen lanes, and the lanes with `join`. Every lane begins with `start`, and so does the result: it must
+/// change nothing, such as 0 in a sum.
 #[inline(always)]
-fn fold(values: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+pub fn fold_in_lanes(
+    values: &[f32],
+    start: f32,
+    step: impl Fn(f32, f32) -> f32,
+    join: impl Fn(f32, f32) -> f32,
+) -> f32 {
     let mut lanes = [start; LANES];
     let mut chunks = values.chunks_exact(LANES);
     for chunk in &mut chunks {
@@ -42,7 +48,7 @@ impl Loop for RmsNorm<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let squares = fold(self.row, 0.0, |sum, x| sum + x * x, |a, b| a + b);
+        let squares = fold_in_lanes(self.row, 0.0, |sum, x| sum + x * x, |a, b| a + b);
         let factor = 1.0 / (squares / self.row.len() as f32 + self.eps).sqrt();
         let normed = if self.offset == 0.0 { self.precision } else { Precision::F32 };
         for (x, w) in self.row.iter_mut().zip(self.weight) {
@@ -80,8 +86,8 @@ impl Loop for LayerNorm<'_> {
     #[inline(always)]
     fn run(self) {
         let count = self.row.len() as f32;
-        let mean = fold(self.row, 0.0, |sum, x| sum + x, |a, b| a + b) / count;
-        let squares = fold(self.row, 0.0, |sum, x| sum + (x - mean) * (x - mean), |a, b| a + b);
+        let mean = fold_in_lanes(self.row, 0.0, |sum, x| sum + x, |a, b| a + b) / count;
+        let squares = fold_in_lanes(self.row, 0.0, |sum, x| sum + (x - mean) * (x - mean), |a, b| a + b);
         let factor = 1.0 / (squares / count + self.eps).sqrt();
         for x in self.row.iter_mut() {
             *x = (*x - mean) * factor;
@@ -124,12 +130,13 @@ impl Loop for Softmax<'_> {
         for (x, bias) in self.row.iter_mut().zip(self.biases) {
             *x += bias;
         }
-        let largest = fold(self.row, f32::NEG_INFINITY, f32::max, f32::max).max(self.sink.unwrap_or(f32::NEG_INFINITY));
+        let largest =
+            fold_in_lanes(self.row, f32::NEG_INFINITY, f32::max, f32::max).max(self.sink.unwrap_or(f32::NEG_INFINITY));
         for x in self.row.iter_mut() {
             *x = exp(*x - largest);
         }
-        let sum =
-            fold(self.row, 0.0, |sum, x| sum + x, |a, b| a + b) + self.sink.map_or(0.0, |sink| exp(sink - largest));
+        let sum = fold_in_lanes(self.row, 0.0, |sum, x| sum + x, |a, b| a + b)
+            + self.sink.map_or(0.0, |sink| exp(sink - largest));
         let factor = 1.0 / sum;
         for x in self.row.iter_mut() {
             *x *= factor;
@@ -151,8 +158,8 @@ impl Loop for SumOfExponentials<'_> {
 
     #[inline(always)]
     fn run(self) -> (f32, f32) {
-        let largest = fold(self.row, f32::NEG_INFINITY, f32::max, f32::max);
-        (largest, fold(self.row, 0.0, |sum, x| sum + exp(x - largest), |a, b| a + b))
+        let largest = fold_in_lanes(self.row, f32::NEG_INFINITY, f32::max, f32::max);
+        (largest, fold_in_lanes(self.row, 0.0, |sum, x| sum + exp(x - largest), |a, b| a + b))
     }
 }
 

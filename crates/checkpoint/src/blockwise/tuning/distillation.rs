@@ -9,7 +9,7 @@ use kvant_forward::forward::Vector;
 use kvant_quant::QuantTensor;
 use kvant_quant::rounding::{TunedParts, TunedWeight, TuningRates};
 use kvant_quant::tuning::{Tune, TunedVector, Tuning};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// A layer whose scales, or weights and scales, are tuned.
 struct TunedLayer {
@@ -98,22 +98,20 @@ impl<'a> Blockwise<'_, 'a> {
     ) -> Result<Option<Best>, BlockwiseError> {
         let batches = Batches::new(self.calibration(), settings.seed, block.work.block.index);
         let (mut least, mut best) = (block.loss, None);
-        let lengths: HashMap<String, usize> =
-            layers.iter().map(|layer| (layer.module.clone(), block.weights[&layer.module].len())).collect();
-        let places: HashMap<String, usize> =
-            layers.iter().enumerate().map(|(place, layer)| (layer.module.clone(), place)).collect();
-        let mut buffers = GradientBuffers::default();
+        let lengths = layers.iter().map(|layer| (layer.module.as_str(), block.weights[&layer.module].len()));
+        let mut buffers = GradientBuffers::new(lengths);
         for (index, chunk) in (0..settings.iterations).zip(batches) {
             let recorded = self.learn_from(block, chunk)?;
             let slopes = self.slopes(block, &recorded, chunk)?;
             let mut of_norms = norms.iter().map(|norm| (norm.vector.clone(), vec![0.0; norm.vector.length])).collect();
             let rates = settings.rates(index);
-            let mut steps = LayerSteps::new(&lengths, &mut buffers, Some(&mut of_norms), |module, gradient| {
-                let layer = &mut layers[places[module]];
-                let scales = if layer.has_own_scales { rates.scales } else { 0.0 };
-                layer.weight.step(gradient, TuningRates { scales, ..rates });
-            });
-            recorded.backward(slopes, &mut steps);
+            let step = |layer: usize, gradient: &mut [f32]| {
+                let TunedLayer { weight, has_own_scales, .. } = &mut layers[layer];
+                let scales = if *has_own_scales { rates.scales } else { 0.0 };
+                weight.step(gradient, TuningRates { scales, ..rates });
+            };
+            let mut steps = LayerSteps { buffers: &mut buffers, norms: Some(&mut of_norms), step };
+            recorded.backward_of_weights(slopes, &mut steps);
             steps.finish();
             for layer in layers.iter() {
                 block.weights.insert(layer.module.clone(), layer.weight.values());

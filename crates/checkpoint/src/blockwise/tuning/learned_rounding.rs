@@ -6,7 +6,6 @@ use crate::blockwise::error::BlockwiseError;
 use crate::blockwise::run::Blockwise;
 use kvant_quant::rounding::LatentWeight;
 use kvant_quant::tuning::{AutoRound, Tuning};
-use std::collections::HashMap;
 
 /// A layer whose codes are learned.
 struct LearnedLayer {
@@ -56,24 +55,22 @@ impl<'a> Blockwise<'_, 'a> {
         layers: &mut [LearnedLayer],
     ) -> Result<(), BlockwiseError> {
         let batches = Batches::new(self.calibration(), settings.seed, block.work.block.index);
-        let lengths: HashMap<String, usize> =
-            layers.iter().map(|layer| (layer.module.clone(), block.weights[&layer.module].len())).collect();
-        let mut buffers = GradientBuffers::default();
-        let mut by_name: HashMap<String, &mut LearnedLayer> =
-            layers.iter_mut().map(|layer| (layer.module.clone(), layer)).collect();
+        let lengths = layers.iter().map(|layer| (layer.module.as_str(), block.weights[&layer.module].len()));
+        let mut buffers = GradientBuffers::new(lengths);
         for (index, chunk) in (0..settings.iterations).zip(batches) {
             let recorded = self.learn_from(block, chunk)?;
             let slopes = self.slopes(block, &recorded, chunk)?;
             let share = settings.share(index);
-            let mut steps = LayerSteps::new(&lengths, &mut buffers, None, |module, gradient| {
-                let Some(layer) = by_name.get_mut(module) else { return };
-                let scales = if layer.has_own_scales { settings.scales } else { 0.0 };
-                layer.latent.step(gradient, settings.reach * share, scales * share);
-            });
-            recorded.backward(slopes, &mut steps);
+            let step = |layer: usize, gradient: &mut [f32]| {
+                let LearnedLayer { latent, has_own_scales, .. } = &mut layers[layer];
+                let scales = if *has_own_scales { settings.scales } else { 0.0 };
+                latent.step(gradient, settings.reach * share, scales * share);
+            };
+            let mut steps = LayerSteps { buffers: &mut buffers, norms: None, step };
+            recorded.backward_of_weights(slopes, &mut steps);
             steps.finish();
-            for (module, values) in &mut block.weights {
-                if let Some(layer) = by_name.get(module) {
+            for layer in layers.iter() {
+                if let Some(values) = block.weights.get_mut(&layer.module) {
                     layer.latent.write_values(values);
                 }
             }

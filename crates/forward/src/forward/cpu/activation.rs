@@ -12,26 +12,23 @@ pub(super) fn activate(cpu: Cpu, activation: Activation, hidden: Hidden<'_>, out
     let Cpu { isa, precision, .. } = cpu;
     let pairs =
         |gate: &[f32], up: &[f32], out: &mut [f32]| dispatch(isa, Gated { activation, precision, gate, up, out });
+    out.resize(hidden.elements(), 0.0);
     match hidden {
         Hidden::Plain(x) => {
-            out.resize(x.len(), 0.0);
             let chunks = out.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK));
             chunks.for_each(|(out, x)| dispatch(isa, Plain { activation, precision, x, out }));
         }
         Hidden::Pair { gate, up } => {
-            out.resize(gate.len(), 0.0);
             let chunks = out.par_chunks_mut(CHUNK).zip(gate.par_chunks(CHUNK).zip(up.par_chunks(CHUNK)));
             chunks.for_each(|(out, (gate, up))| pairs(gate, up, out));
         }
         Hidden::Halves { rows, width } => {
-            out.resize(rows.len() / 2, 0.0);
             out.par_chunks_mut(width / 2).zip(rows.par_chunks(width)).for_each(|(out, row)| {
                 let (gate, up) = row.split_at(width / 2);
                 pairs(gate, up, out);
             });
         }
         Hidden::Alternating(x) => {
-            out.resize(x.len() / 2, 0.0);
             let chunks = out.par_chunks_mut(CHUNK).zip(x.par_chunks(2 * CHUNK));
             chunks.for_each(|(out, x)| dispatch(isa, Alternating { activation, precision, x, out }));
         }

@@ -41,8 +41,7 @@ pub(super) fn activation_gradient<'v>(
             vec![(x, gradient)]
         }
         Form::Pair(gate, up) => {
-            let mut of_up = buffers.take(gradient.len());
-            of_up.resize(gradient.len(), 0.0);
+            let mut of_up = buffers.of_size(gradient.len());
             let read = value(gate).par_chunks(CHUNK).zip(value(up).par_chunks(CHUNK));
             let chunks = gradient.par_chunks_mut(CHUNK).zip(of_up.par_chunks_mut(CHUNK)).zip(read);
             chunks.for_each(|((gradient, of_up), (gate, up))| {
@@ -64,7 +63,15 @@ pub(super) fn activation_gradient<'v>(
             let mut out = vec![0.0; value(rows).len()];
             let read = value(rows).par_chunks(2 * CHUNK).zip(gradient.par_chunks(CHUNK));
             let chunks = out.par_chunks_mut(2 * CHUNK).zip(read);
-            chunks.for_each(|(out, (rows, gradient))| dispatch(isa, Alternating { activation, rows, gradient, out }));
+            chunks.for_each(|(out, (rows, gradient))| {
+                let [gate, up] = [0, 1].map(|first| rows.iter().skip(first).step_by(2).copied().collect::<Vec<f32>>());
+                let (mut of_gate, mut of_up) = (gradient.to_vec(), vec![0.0; gradient.len()]);
+                let (of_gate, of_up) = (&mut of_gate[..], &mut of_up[..]);
+                dispatch(isa, Gated { activation, gate: &gate, up: &up, gradient: &mut *of_gate, of_up: &mut *of_up });
+                out.chunks_exact_mut(2).zip(of_gate.iter().zip(of_up)).for_each(|(out, (of_gate, of_up))| {
+                    (out[0], out[1]) = (*of_gate, *of_up);
+                });
+            });
             vec![(rows, out)]
         }
     }
@@ -142,39 +149,6 @@ impl WithFunction for Gated<'_> {
             }),
             Some(limits) => all.for_each(|((gradient, of_up), (gate, up))| {
                 (*gradient, *of_up) = limits.pair(&function, *gate, *up, *gradient);
-            }),
-        }
-    }
-}
-
-/// The same of gates and ups that alternate.
-struct Alternating<'a> {
-    activation: Activation,
-    rows: &'a [f32],
-    gradient: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Loop for Alternating<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        with_function(self.activation, self);
-    }
-}
-
-impl WithFunction for Alternating<'_> {
-    #[inline(always)]
-    fn run<F: Fn(f32) -> (f32, f32)>(self, function: F) {
-        let Alternating { activation, rows, gradient, out } = self;
-        let all = out.chunks_exact_mut(2).zip(rows.chunks_exact(2)).zip(gradient);
-        match Limits::of(activation) {
-            None => all.for_each(|((out, row), gradient)| {
-                (out[0], out[1]) = pair(&function, row[0], row[1], *gradient);
-            }),
-            Some(limits) => all.for_each(|((out, row), gradient)| {
-                (out[0], out[1]) = limits.pair(&function, row[0], row[1], *gradient);
             }),
         }
     }

@@ -4,7 +4,7 @@ use super::super::blueprint::HeadBiases;
 use super::super::heads::{HeadLayout, Heads};
 use super::super::ops::Attention;
 use super::tape::Var;
-use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut, Threads, exp, tanh};
+use kvant_numeric::linalg::{LearningPrecision, Matrix, MatrixMut, Threads, exp, fold_in_lanes, tanh};
 use kvant_numeric::simd::{Isa, Loop, dispatch};
 use rayon::prelude::*;
 
@@ -186,28 +186,17 @@ impl Loop for Soften<'_> {
                 }
             }
             weights.iter_mut().zip(bias.of_query(position, seen.start)).for_each(|(score, bias)| *score += bias);
-            let most = in_lanes(weights, sink.unwrap_or(f32::NEG_INFINITY), f32::max);
+            let most =
+                fold_in_lanes(weights, f32::NEG_INFINITY, f32::max, f32::max).max(sink.unwrap_or(f32::NEG_INFINITY));
             weights.iter_mut().for_each(|score| *score = exp(*score - most));
-            let sum = in_lanes(weights, 0.0, |sum, x| sum + x) + sink.map_or(0.0, |sink| exp(sink - most));
+            let sum =
+                fold_in_lanes(weights, 0.0, |sum, x| sum + x, |a, b| a + b) + sink.map_or(0.0, |sink| exp(sink - most));
             weights.iter_mut().for_each(|weight| *weight /= sum);
             slopes.iter_mut().zip(&*weights).for_each(|(slope, weight)| *slope *= weight);
-            let mean = in_lanes(slopes, 0.0, |sum, x| sum + x);
+            let mean = fold_in_lanes(slopes, 0.0, |sum, x| sum + x, |a, b| a + b);
             for ((slope, weight), bend) in slopes.iter_mut().zip(&*weights).zip(&*bends) {
                 *slope = (*slope - weight * mean) * bend;
             }
         }
     }
-}
-
-/// Reduces numbers in lanes, which compilers turn into vectors, and the lanes in order.
-#[inline(always)]
-fn in_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
-    const LANES: usize = 16;
-    let mut lanes = [start; LANES];
-    let (whole, rest) = values.as_chunks::<LANES>();
-    for chunk in whole {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, value)| *lane = combine(*lane, *value));
-    }
-    lanes.iter_mut().zip(rest).for_each(|(lane, value)| *lane = combine(*lane, *value));
-    lanes.into_iter().fold(start, combine)
 }

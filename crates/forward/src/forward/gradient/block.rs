@@ -344,12 +344,7 @@ impl<'r> Tape<'r, '_> {
             Form::Halves(rows, width) => Hidden::Halves { rows: self.value(rows), width },
             Form::Alternating(rows) => Hidden::Alternating(self.value(rows)),
         };
-        let elements = match hidden {
-            Hidden::Plain(x) => x.len(),
-            Hidden::Pair { gate, .. } => gate.len(),
-            Hidden::Halves { rows, .. } | Hidden::Alternating(rows) => rows.len() / 2,
-        };
-        let mut out = self.run.buffers.take(elements);
+        let mut out = self.run.buffers.take(hidden.elements());
         let mut hidden = match (&mlp.xielu, form) {
             (Some(xielu), Form::Plain(x)) => {
                 let parameters = self.run.xielu(xielu);

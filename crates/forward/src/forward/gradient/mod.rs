@@ -90,6 +90,10 @@ impl StepGradients for OfWeights<'_> {
             sum.iter_mut().zip(rows.weight_gradient()).for_each(|(sum, own)| *sum += own);
         }
     }
+
+    fn wants_norm(&mut self, layer: &NormLayer) -> bool {
+        matches!(layer.weight.as_slice(), [weight] if self.0.norm(weight).is_some())
+    }
 }
 
 /// Sees the gradients of a block on the way back.
@@ -234,7 +238,13 @@ impl Recorded<'_, '_> {
     /// of the rows that the block changes.
     pub fn backward(self, output: Vec<f32>, gradients: &mut dyn WeightGradients) -> Vec<f32> {
         let output = self.own(output);
-        self.tape.backward(self.output, output, self.input, &mut OfWeights(gradients))
+        self.tape.backward(self.output, output, Some(self.input), &mut OfWeights(gradients))
+    }
+
+    /// The same without that of the input, which takes products of its own.
+    pub fn backward_of_weights(self, output: Vec<f32>, gradients: &mut dyn WeightGradients) {
+        let output = self.own(output);
+        self.tape.backward(self.output, output, None, &mut OfWeights(gradients));
     }
 
     /// Returns the gradient of the input, for a gradient of the output. `linear` sees every linear layer by its module: the gradient of its
@@ -242,13 +252,13 @@ impl Recorded<'_, '_> {
     pub fn backward_through(self, output: Vec<f32>, mut linear: impl FnMut(&str, &[f32], &[f32])) -> Vec<f32> {
         let output = self.own(output);
         let mut linear = |rows: &LinearRows<'_>| linear(&rows.layer.module, rows.gradient, rows.read);
-        self.tape.backward(self.output, output, self.input, &mut linear)
+        self.tape.backward(self.output, output, Some(self.input), &mut linear)
     }
 
     /// The same, where norms are seen too.
     pub fn backward_with(self, output: Vec<f32>, seen: &mut dyn BlockVisitor) -> Vec<f32> {
         let output = self.own(output);
-        self.tape.backward(self.output, output, self.input, &mut OfSteps(seen))
+        self.tape.backward(self.output, output, Some(self.input), &mut OfSteps(seen))
     }
 }
 

@@ -27,6 +27,11 @@ pub(super) trait StepGradients {
 
     /// A norm.
     fn norm(&mut self, _rows: &NormedRows<'_>) {}
+
+    /// Whether the gradient of what a norm gives is wanted though nothing before it is.
+    fn wants_norm(&mut self, _layer: &NormLayer) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(&LinearRows<'_>)> StepGradients for F {
@@ -179,7 +184,7 @@ impl<'r, 'a> Tape<'r, 'a> {
         let x = self.rotated(layer, x);
         let x = self.quantized(layer, x);
         let rows = self.value(x).len() / layer.columns;
-        let mut out = self.buffer(rows * layer.rows);
+        let mut out = self.run.buffers.of_size(rows * layer.rows);
         let input = Matrix::new(self.value(x), rows, layer.columns, layer.columns);
         let place = MatrixMut::new(&mut out, rows, layer.rows, layer.rows);
         self.precision.outputs(place, input, self.weight(layer), Threads::Pool);
@@ -188,13 +193,6 @@ impl<'r, 'a> Tape<'r, 'a> {
                 .for_each(|row| row.iter_mut().zip(bias.iter()).for_each(|(out, bias)| *out += bias));
         }
         self.record(Step::Linear { layer, x }, out)
-    }
-
-    /// Memory for so many numbers, all of which are to be written.
-    fn buffer(&self, elements: usize) -> Vec<f32> {
-        let mut buffer = self.run.buffers.take(elements);
-        buffer.resize(elements, 0.0);
-        buffer
     }
 
     /// A copy of a value, to be changed.
@@ -218,15 +216,16 @@ impl<'r, 'a> Tape<'r, 'a> {
         self.record(Step::Quantize { x }, out)
     }
 
-    /// The gradient of the input. `seen` sees the steps.
+    /// The gradient of the input, if that is given. `seen` sees the steps.
     pub(super) fn backward(
         mut self,
         output: Var,
         gradient: Vec<f32>,
-        input: Var,
+        input: Option<Var>,
         seen: &mut dyn StepGradients,
     ) -> Vec<f32> {
-        let mut gradients = Gradients { values: vec![None; self.values.len()], uses: HashMap::new() };
+        let is_idle = if input.is_some() { vec![false; self.values.len()] } else { self.idle(seen) };
+        let mut gradients = Gradients { values: vec![None; self.values.len()], is_idle, uses: HashMap::new() };
         for (step, _) in &self.steps {
             if let Step::Linear { layer, .. } = step {
                 *gradients.uses.entry(&layer.module).or_default() += 1;
@@ -240,8 +239,22 @@ impl<'r, 'a> Tape<'r, 'a> {
             // No earlier step has read what this one gave.
             self.run.buffers.give(std::mem::take(&mut self.values[var.0]));
         }
+        let Some(input) = input else { return Vec::new() };
         let length = self.value(input).len();
         gradients.values[input.0].take().unwrap_or_else(|| vec![0.0; length])
+    }
+
+    /// Which values have gradients that nobody wants: those that no step gave, and what steps without weights of interest make of one.
+    fn idle(&self, seen: &mut dyn StepGradients) -> Vec<bool> {
+        let mut is_idle = vec![true; self.values.len()];
+        for (step, var) in &self.steps {
+            is_idle[var.0] = match step {
+                Step::Norm { layer, x, .. } => is_idle[x.0] && !seen.wants_norm(layer),
+                Step::Rotate { x, .. } | Step::Quantize { x } => is_idle[x.0],
+                _ => false,
+            };
+        }
+        is_idle
     }
 
     fn step_back(
@@ -256,9 +269,12 @@ impl<'r, 'a> Tape<'r, 'a> {
                 let is_last = gradients.is_last_use(&layer.module);
                 let (gradient, read, precision) = (&out, self.value(x), self.precision);
                 seen.linear(&LinearRows { layer, gradient, read, is_last, precision });
+                if gradients.is_idle[x.0] {
+                    return self.run.buffers.give(out);
+                }
                 let rows = out.len() / layer.rows;
                 let gradient = Matrix::new(&out, rows, layer.rows, layer.rows);
-                let mut input = self.buffer(rows * layer.columns);
+                let mut input = self.run.buffers.of_size(rows * layer.columns);
                 let place = MatrixMut::new(&mut input, rows, layer.columns, layer.columns);
                 self.precision.input_gradient(place, gradient, self.weight(layer), Threads::Pool);
                 self.run.buffers.give(out);
@@ -390,6 +406,8 @@ fn gate_with_slope(function: Gate, gate: f32) -> (f32, f32) {
 /// The gradients of values.
 struct Gradients<'r> {
     values: Vec<Option<Vec<f32>>>,
+    /// Which of them nobody wants.
+    is_idle: Vec<bool>,
     /// Steps with the weight of a layer, less those that have been followed.
     uses: HashMap<&'r str, usize>,
 }
@@ -406,6 +424,7 @@ impl Gradients<'_> {
 
     fn add(&mut self, var: Var, gradient: Vec<f32>) {
         match &mut self.values[var.0] {
+            _ if self.is_idle[var.0] => {}
             Some(sum) => sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value),
             empty => *empty = Some(gradient),
         }

@@ -7,6 +7,7 @@ use crate::forward::{ForwardOptions, WeightOverrides};
 use kvant_container::Checkpoint;
 use kvant_formats::rotated;
 use kvant_quant::rotation::Rotate;
+use std::collections::HashMap;
 use std::path::Path;
 
 const LENGTH: usize = 9;
@@ -47,7 +48,15 @@ fn check(model: &str, rotation: Option<Rotate>) {
         weights: stored.iter().map(|(name, values)| (name.clone(), vec![0.0; values.len()])).collect(),
         norms: norms.iter().map(|(vector, values)| ((*vector).clone(), vec![0.0; values.len()])).collect(),
     };
+    let zeros = gradients.clone();
     let of_input = recorded.backward(along.clone(), &mut gradients);
+    for norms in [zeros.norms.clone(), HashMap::new()] {
+        let mut alone = BlockGradients { norms, ..zeros.clone() };
+        let recorded = gradient.forward(Default::default(), &stored, &x, LENGTH);
+        recorded.backward_of_weights(along.clone(), &mut alone);
+        assert!(alone.weights == gradients.weights, "{model}");
+        assert!(alone.norms.is_empty() || alone.norms == gradients.norms, "{model}");
+    }
     let step = 1e-2;
     let differences = |moved: &dyn Fn(f32) -> f64| (moved(step) - moved(-step)) / f64::from(2.0 * step);
     for (name, values) in &stored {
