@@ -186,7 +186,15 @@ impl Evaluation {
         let data = EvaluatedData::of(&self.data);
         report.set_data(&data);
         changed::add_texts(&mut report, self);
-        page::write(self.page.as_deref(), &self.source.model, "eval", || report.to_json())?;
+        let named = |path: Option<&Path>| path.map_or_else(String::new, |path| shown(path).to_string());
+        let data = Some(self.data.as_path()).filter(|data| !data.as_os_str().is_empty());
+        let about = [
+            ("model", named(Some(&self.source.model))),
+            ("reference", named(self.reference.as_deref())),
+            ("data", named(data)),
+        ];
+        let about = if self.others.is_empty() { &about[..] } else { &about[1..] };
+        page::write(self.page.as_deref(), &self.source.model, "eval", about, || report.to_json())?;
         Ok(report)
     }
 

@@ -109,7 +109,7 @@ impl Job {
         let model = job.source.model.clone();
         let report = Self::made(job, reporter)?;
         if !matches!(report, Report::Part(_)) {
-            page::write(self.sinks.page.as_deref(), &model, "quantize", || report.to_json())?;
+            page::write(self.sinks.page.as_deref(), &model, "quantize", &[], || report.to_json())?;
         }
         Ok(report)
     }

@@ -36,7 +36,7 @@ impl Sensitivity {
         let (outcome, written) = onnx::sensitivity::run(self, reporter)?;
         let report = SensitivityReport { outcome, unwritten: written.err() };
         let page = self.job.sinks.page.as_deref();
-        page::write(page, &self.job.source.model, "sensitivity", || &report.outcome)?;
+        page::write(page, &self.job.source.model, "sensitivity", &[], || &report.outcome)?;
         Ok(report)
     }
 }

@@ -51,6 +51,7 @@ use kvant_formats::loader_rules::{LoaderRefusal, ModelTraits, ShardShape, loader
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::ParameterPart;
 use kvant_weights::weight::{Band, RotatedWeights};
+use serde::Serialize;
 use serde_json::Value;
 use statistics::TakenStatistics;
 use std::collections::{BTreeMap, HashSet};
@@ -80,6 +81,19 @@ pub struct Plan {
     taken: TakenStatistics,
     source_bytes: u64,
     fingerprint: String,
+}
+
+/// Tensors of one kind in the output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SizeOfKind {
+    /// The effect of layers, or the reason that other tensors are kept as they are.
+    pub kind: &'static str,
+    /// Whether they are layers that are quantized.
+    pub quantized: bool,
+    /// How many there are; of layers the number of these.
+    pub tensors: usize,
+    /// Their bytes, those of scales included.
+    pub bytes: u64,
 }
 
 /// What it says; nothing changes it afterwards.
@@ -305,6 +319,25 @@ impl Plan {
         }
         let bytes: u64 = self.layers.iter().map(|layer| layer.output_bytes(&self.layout)).sum();
         bytes as f64 * 8.0 / (self.quantized_parameters().max(1)) as f64
+    }
+
+    /// What takes the room in the output, the most first.
+    pub fn sizes(&self) -> Vec<SizeOfKind> {
+        let of_layers = self.layers.iter().map(|layer| (layer.role, true, layer.output_bytes(&self.layout)));
+        let of_kept = self.kept.iter().map(|kept| {
+            let places = &self.layout.places()[kept.tensors()];
+            (kept.reason, false, places.iter().map(|place| place.len).sum())
+        });
+        let mut found: BTreeMap<(&str, bool), SizeOfKind> = BTreeMap::new();
+        for (kind, quantized, bytes) in of_layers.chain(of_kept) {
+            let none = SizeOfKind { kind, quantized, tensors: 0, bytes: 0 };
+            let size = found.entry((kind, quantized)).or_insert(none);
+            size.tensors += 1;
+            size.bytes += bytes;
+        }
+        let mut sizes: Vec<SizeOfKind> = found.into_values().collect();
+        sizes.sort_by_key(|size| std::cmp::Reverse(size.bytes));
+        sizes
     }
 
     /// Returns whether experts that loaders find as one tensor are written one by one.

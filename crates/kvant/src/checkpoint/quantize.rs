@@ -298,6 +298,7 @@ impl CheckpointReport {
             "source_bytes": self.plan.source_bytes(),
             "output_bytes": made.bytes,
             "bits_per_weight": made.bits_per_weight,
+            "sizes": self.plan.sizes(),
             "seconds": self.time.as_secs_f64(),
             "jobs": self.done.jobs,
             "resumed_jobs": self.done.resumed,

@@ -103,7 +103,7 @@ impl Generation {
     pub fn run(&self, events: &mut dyn Events, cancel: &CancelToken) -> Result<GenerationReport, Error> {
         self.check_page()?;
         let report = concluded_reading(|| self.carry_out(&Reporter::new(events, cancel)))?;
-        page::write(self.page.as_deref(), &self.source.model, "generate", || report.to_json())?;
+        page::write(self.page.as_deref(), &self.source.model, "generate", &[], || report.to_json())?;
         Ok(report)
     }
 

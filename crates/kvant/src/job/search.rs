@@ -1,7 +1,9 @@
 //! The request to search for a mix of precisions.
 
 use super::Job;
+use crate::text::size;
 use kvant_onnx::sensitivity::Size;
+use std::fmt;
 use std::path::PathBuf;
 
 /// A search for the mix of schemes, layer by layer, that loses least for its size.
@@ -61,4 +63,16 @@ pub enum MixTarget {
     MaxKl(f64),
     /// The smallest mix whose likeliest token is that of the model for at least this share of the tokens.
     MinTop1(f64),
+}
+
+impl fmt::Display for MixTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MixTarget::Size(Size::Bytes(bytes)) => write!(f, "at most {}", size::bytes(*bytes)),
+            MixTarget::Size(Size::Share(share)) => write!(f, "at most {:.1} % of the source", 100.0 * share),
+            MixTarget::BitsPerWeight(bits) => write!(f, "at most {bits} bits per weight"),
+            MixTarget::MaxKl(kl) => write!(f, "a KL divergence of at most {kl} nats"),
+            MixTarget::MinTop1(share) => write!(f, "the same top token for at least {:.1} %", 100.0 * share),
+        }
+    }
 }

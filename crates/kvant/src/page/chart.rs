@@ -125,12 +125,13 @@ impl Bars {
 
 /// Strips with more cells than these in all have no text for each of them, which would make pages large.
 const NAMED_CELLS: usize = 4096;
-/// How full a cell of a value above zero is at least: it must differ from an empty one.
-const FAINTEST: f64 = 0.15;
+/// The height of a cell, and that of the least value above zero, which must differ from none.
+const CELL: f64 = 18.0;
+const LOWEST: f64 = 1.5;
 
 impl Strips {
-    /// The chart: each name above its cells, which fill the width of the page. A cell of no value is hollow. Shades are relative to the
-    /// greatest value of the strip.
+    /// The chart: each name above its cells, which fill the width of the page. A cell of no value is hollow. The bar in each other cell is as high
+    /// as the value is, relative to the greatest of the strip.
     pub fn svg(&self) -> String {
         let is_named = self.rows.iter().map(|row| row.values.len()).sum::<usize>() <= NAMED_CELLS;
         let drawing = document(&self.title).set("width", "100%").set("height", ROW * self.rows.len() as f64);
@@ -140,19 +141,21 @@ impl Strips {
             let width = 100.0 / row.values.len().max(1) as f64;
             let drawing = drawing.add(Text::new(row.name.as_str()).set("x", 0).set("y", top + 12.0));
             row.values.iter().enumerate().fold(drawing, |drawing, (number, value)| {
-                let (class, fill) = match *value > 0.0 {
-                    true => ("bar", FAINTEST + (1.0 - FAINTEST) * value / most),
-                    false => ("hollow", 1.0),
+                let (class, height) = match *value > 0.0 {
+                    true => ("bar", (CELL * value / most).max(LOWEST)),
+                    false => ("hollow", CELL),
                 };
-                let cell = Rectangle::new()
-                    .set("class", class)
-                    .set("x", format!("{}%", round(width * number as f64)))
-                    .set("y", top + 18.0)
-                    .set("width", format!("{}%", round(0.92 * width)))
-                    .set("height", 14)
-                    .set("fill-opacity", round(fill));
+                let cell = |class: &str, height: f64| {
+                    Rectangle::new()
+                        .set("class", class)
+                        .set("x", format!("{}%", round(width * number as f64)))
+                        .set("y", round(top + 16.0 + CELL - height))
+                        .set("width", format!("{}%", round(0.92 * width)))
+                        .set("height", round(height))
+                };
                 let name = format!("{}, {} {number}: {} {}", row.name, self.cell, number_of(*value), self.unit);
-                drawing.add(if is_named { cell.add(Title::new(name)) } else { cell })
+                let bar = cell(class, height);
+                drawing.add(cell("cell", CELL)).add(if is_named { bar.add(Title::new(name)) } else { bar })
             })
         });
         drawing.to_string()

@@ -33,8 +33,8 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
 
 /// The tokens whose prediction differs most from the reference's.
 fn changed(object: &Object<'_>) -> Vec<Part> {
-    let texts = ["text before", "token", "reference predicts", "model predicts"];
-    let numbers = ["probability, reference", "probability, model", "KL, nats"];
+    let texts = ["text before", "next token", "reference predicts", "model predicts"];
+    let numbers = ["next token, reference", "next token, model", "KL of all tokens, nats"];
     let mut all = table(&texts, &numbers);
     for token in object.objects("changed_tokens") {
         let (model, reference) = (token.object("model"), token.object("reference"));
@@ -131,7 +131,7 @@ fn facts(object: &Object<'_>) -> Vec<(String, String)> {
         ("tokens per window", count("seq_len")),
         ("KL divergence, mean", error("kl_mean")),
         ("KL divergence, 99th percentile", object.number("kl_p99").map(|value| number(Some(value)))),
-        ("perplexity by that of the reference", error("perplexity_ratio")),
+        ("perplexity as a multiple of the reference's", error("perplexity_ratio")),
         ("least cosine of embeddings", object.number("embedding_cosine_min").map(|value| format!("{value:.6}"))),
         ("engine", Some(object.text("engine").to_owned()).filter(|engine| !engine.is_empty())),
     ];

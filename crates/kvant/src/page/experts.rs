@@ -26,14 +26,15 @@ pub(super) fn parts(calibration: &Object<'_>) -> Vec<Part> {
         sorted.sort_unstable();
         let (Some(least), Some(most)) = (sorted.first(), sorted.last()) else { continue };
         let empty = sorted.iter().filter(|tokens| **tokens == 0).count();
-        let numbers = [sorted.len() as u64, *least, sorted[sorted.len() / 2], *most, empty as u64];
+        let middle = [(sorted.len() - 1) / 2, sorted.len() / 2].map(|at| sorted[at]);
+        let numbers = [sorted.len() as u64, *least, middle.iter().sum::<u64>() / 2, *most, empty as u64];
         loads.push(std::iter::once(mixture.name.clone()).chain(numbers.map(|number| number.to_string())));
     }
     let strips = mixtures.into_iter().map(|mixture| Strip {
         values: mixture.tokens.iter().map(|tokens| *tokens as f64).collect(),
         name: mixture.name,
     });
-    let title = "Calibration tokens of each expert, in the order of experts (the fuller, the more)".to_owned();
+    let title = "Calibration tokens of each expert, in the order of experts; bars are as high as their share of the most in the layer".to_owned();
     let strips = Strips { title, cell: "expert".to_owned(), unit: "tokens".to_owned(), rows: strips.collect() };
     vec![Part::Heading("Load of experts".to_owned()), Part::Strips(strips), Part::Table(loads)]
 }

@@ -163,7 +163,7 @@ pub(crate) fn check_new(page: &Path) -> Result<(), Error> {
     Err(failure.with_remedies(vec![Remedy::text("name another file for ‹report›, or move it away")]))
 }
 
-/// Writes the page of what a command found of a model, where one is asked for.
+/// Writes the page of what a command found of a model, where one is asked for. `about` says first what that was, as far as the result does not.
 ///
 /// # Errors
 /// Those of [`Page::write`]. Where the system refuses the file, the result of the command is kept in a temporary one: hours of work
@@ -172,6 +172,7 @@ pub(crate) fn write<T: Serialize>(
     path: Option<&Path>,
     model: &Path,
     command: &str,
+    about: &[(&str, String)],
     found: impl FnOnce() -> T,
 ) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
@@ -180,7 +181,9 @@ pub(crate) fn write<T: Serialize>(
     let value = serde_json::to_value(crate::json::versioned(command, found()));
     let value = value.map_err(|problem| Error::internal(problem.to_string()))?;
     let result = NamedResult { name, value };
-    Page::of(std::slice::from_ref(&result))?.write(path).map_err(|error| match keep(&result) {
+    let mut page = Page::of(std::slice::from_ref(&result))?;
+    page.parts.splice(0..0, (!about.is_empty()).then(|| known_facts(about.iter().cloned())));
+    page.write(path).map_err(|error| match keep(&result) {
         Some(kept) => {
             let again = format!("report {} -o FILE", shown(&kept));
             let rest = format!("{}; everything else is complete", error.message);
@@ -248,6 +251,10 @@ impl<'v> Object<'v> {
 
     fn count(&self, key: &str) -> Option<u64> {
         self.get(key).and_then(Value::as_u64)
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.get(key).and_then(Value::as_bool).unwrap_or(false)
     }
 
     fn object(&self, key: &str) -> Object<'v> {

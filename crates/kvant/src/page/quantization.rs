@@ -7,6 +7,9 @@ use crate::text::size;
 use serde_json::Value;
 use std::time::Duration;
 
+/// Bars of the layers that kept most of their error.
+const SHOWN: usize = 40;
+
 pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     let mut parts = vec![Part::Figures(figures(object)), Part::Facts(facts(object))];
     let loading = object.objects("loading").map(|row| match row.text("line") {
@@ -18,20 +21,23 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
         "How to load it",
         Some(Part::Code(loading.collect::<Vec<_>>().join("\n"))).filter(|_| object.has("loading")),
     );
+    let calibration = object.object("calibration");
+    let warnings: Vec<String> = object.texts("notices").into_iter().chain(starved(&calibration)).collect();
+    section(&mut parts, "Notices", (!warnings.is_empty()).then_some(Part::List(warnings)));
     if let Some(found) = object.get("evaluation") {
         quality(&Object::of(found), &mut parts);
     }
+    section(&mut parts, "Size", sizes(object));
     let components = object.list("components");
     section(&mut parts, "Components", (!components.is_empty()).then(|| of_components(object)));
-    let calibration = object.object("calibration");
     losses(&calibration, &mut parts);
     parts.extend(experts::parts(&calibration));
     parts.extend(activations::parts(object));
     parts.extend(weights::parts(object));
-    section(&mut parts, "Calibration data", data(&calibration.object("data")));
+    let used = calibration.object("data");
+    section(&mut parts, "Calibration data", amount(&used));
+    parts.extend(data(&used));
     section(&mut parts, "Statistics of inputs", statistics(&calibration.object("statistics")));
-    let notices = object.texts("notices");
-    section(&mut parts, "Notices", (!notices.is_empty()).then_some(Part::List(notices)));
     if let Some(recipe) = object.get("recipe") {
         let text = serde_json::to_string_pretty(recipe).unwrap_or_default();
         section(&mut parts, "Recipe", Some(Part::Code(text)));
@@ -51,7 +57,7 @@ fn figures(object: &Object<'_>) -> Vec<(String, String)> {
     let mut figures =
         vec![("size".to_owned(), size::bytes(after)), ("size of the source".to_owned(), size::bytes(before))];
     if let Some(bits) = object.number("bits_per_weight") {
-        figures.push(("bits per weight".to_owned(), format!("{bits:.2}")));
+        figures.push(("bits per quantized weight".to_owned(), format!("{bits:.2}")));
     }
     let found = object.object("evaluation");
     if let Some(kl) = found.number("kl_mean") {
@@ -100,6 +106,35 @@ fn quality(found: &Object<'_>, parts: &mut Vec<Part>) {
     parts.extend(blocks(found.list("blocks_sqnr_db").iter().map(Value::as_f64).collect()));
 }
 
+/// Layers that saw fewer tokens of the calibration data than they have inputs.
+fn starved(calibration: &Object<'_>) -> Vec<String> {
+    let sentence = |layer: Object<'_>| {
+        let count = |key: &str| layer.count(key).unwrap_or(0);
+        format!(
+            "{} saw {} calibration tokens for {} inputs, and was {}",
+            layer.text("layer"),
+            count("tokens"),
+            count("inputs"),
+            layer.text("treatment")
+        )
+    };
+    calibration.objects("starved").map(sentence).collect()
+}
+
+/// What takes the room in the result, the most first.
+fn sizes(object: &Object<'_>) -> Option<Part> {
+    let total = object.objects("sizes").filter_map(|kind| kind.count("bytes")).sum::<u64>().max(1) as f64;
+    let mut all = table(&["kind", "stored"], &["tensors", "size", "share"]);
+    for kind in object.objects("sizes") {
+        let bytes = kind.count("bytes").unwrap_or(0);
+        let stored = if kind.flag("quantized") { "quantized" } else { "as it was" };
+        let numbers =
+            [kind.count("tensors").unwrap_or(0).to_string(), size::bytes(bytes), percent(Some(bytes as f64 / total))];
+        all.push([kind.text("kind").to_owned(), stored.to_owned()].into_iter().chain(numbers));
+    }
+    (!all.rows().is_empty()).then_some(Part::Table(all))
+}
+
 /// What algorithms have left of the error of rounding to nearest, layer by layer.
 fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
     let layers: Vec<Object<'_>> = calibration.objects("layers").collect();
@@ -109,10 +144,17 @@ fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
     let share =
         |layer: &Object<'_>| Some(100.0 * layer.number("loss")? / layer.number("loss_rtn").filter(|loss| *loss > 0.0)?);
     let rows = layers.iter().filter_map(|layer| Some((layer.text("layer").to_owned(), share(layer)?)));
-    let title = "Error of each layer's output as a share of that of rounding to nearest (lower is better)";
+    let mut rows: Vec<(String, f64)> = rows.collect();
+    rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let most = if rows.len() > SHOWN { format!(" of {SHOWN} of {} layers", rows.len()) } else { String::new() };
+    rows.truncate(SHOWN);
+    let measured = if layers.iter().any(|layer| layer.has("held_out")) { "held-out" } else { "calibration" };
+    let title = format!(
+        "Error of outputs{most} on {measured} tokens, as a share of what rounding to nearest leaves, the most first (lower is better)"
+    );
     parts.push(Part::Heading("Layers".to_owned()));
-    parts.push(Part::Bars(Bars { title: title.to_owned(), unit: "%".to_owned(), rows: rows.collect() }));
-    let titles = ["error per token", "rounding to nearest", "share, %", "tokens"];
+    parts.push(Part::Bars(Bars { title, unit: "%".to_owned(), rows }));
+    let titles = ["squared error per token", "rounding to nearest", "share, %", "calibration tokens"];
     let mut all = table(&["layer", "algorithm"], &titles);
     for layer in &layers {
         // Sums over the tokens on which losses are measured.
@@ -124,6 +166,16 @@ fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
         all.push(cells.into_iter().chain(numbers).chain([tokens]));
     }
     parts.push(Part::Table(all));
+}
+
+/// How much of the calibration data was used.
+fn amount(data: &Object<'_>) -> Option<Part> {
+    let (samples, length) = (data.count("samples")?, data.count("sequence_length")?);
+    let held_out = data.object("held_out");
+    let measured = held_out.count("tokens").filter(|tokens| *tokens > 0);
+    let measured = measured.map_or_else(String::new, |tokens| format!(", {tokens} of them held out to measure errors"));
+    let tokens = data.count("tokens").unwrap_or(0);
+    Some(Part::Text(format!("{tokens} tokens in {samples} sequences of {length} at most{measured}.")))
 }
 
 /// The files of calibration data with their hashes.

@@ -1,11 +1,15 @@
 //! What a page shows of searches: mixes for checkpoints and GGUF files, and sensitivities of graphs.
 
 use super::chart::{Bars, Point, Points, Series};
-use super::{Object, Part, known_facts, number, percent, table, with_error};
+use super::{Object, Part, known_facts, number, percent, scientific, table, with_error};
 use crate::text::size;
 
 /// Bars of the most sensitive groups or layers.
 const SHOWN: usize = 40;
+
+/// What predictions are, and why those of one type everywhere are exact.
+const PREDICTED: &str = "Predictions are sums of what each group loses alone, scaled to the measured mixes of one type. A predicted mix is the best that \
+    is known of its size: give its size as the target to get its recipe.";
 
 /// Mixes by size and divergence, and what every option loses in each group.
 pub(super) fn mixes(object: &Object<'_>) -> Vec<Part> {
@@ -22,15 +26,16 @@ pub(super) fn mixes(object: &Object<'_>) -> Vec<Part> {
     }
     let facts = [
         ("format", object.text("format").to_owned()),
-        ("options", object.texts("options").join(", ")),
-        ("loaders", object.texts("loaders").join(", ")),
-        ("groups were", object.text("method").to_owned()),
-        ("tokens", number_of(object.count("tokens"))),
+        ("types to choose from", object.texts("options").join(", ")),
+        ("loads with", object.texts("loaders").join(", ")),
+        ("losses of groups", object.text("method").to_owned()),
+        ("tokens of the text", number_of(object.count("tokens"))),
     ];
     parts.push(known_facts(facts));
     parts.extend([
         Part::Heading("Size and divergence".to_owned()),
         Part::Points(front(object)),
+        Part::Text(PREDICTED.to_owned()),
         Part::Table(compared(object)),
     ]);
     parts.extend([
@@ -58,11 +63,11 @@ fn front(object: &Object<'_>) -> Points {
     let all = [
         series("predicted mixes", true, object.objects("front").filter_map(point).collect()),
         series(
-            "one option everywhere, or higher at both ends",
+            "one type everywhere, or higher at both ends (measured)",
             false,
             object.objects("compared").filter_map(point).collect(),
         ),
-        series("the mix for the target", false, point(object.object("chosen")).into_iter().collect()),
+        series("the mix for the target (measured)", false, point(object.object("chosen")).into_iter().collect()),
     ];
     Points {
         title: "KL divergence from the model by size (lower and further left is better)".to_owned(),
@@ -74,7 +79,7 @@ fn front(object: &Object<'_>) -> Points {
 
 fn name(mix: &Object<'_>) -> String {
     match mix.text("name") {
-        "front" => "predicted".to_owned(),
+        "front" => "a mix, predicted".to_owned(),
         "search" => "the mix for the target".to_owned(),
         name => name.to_owned(),
     }
@@ -91,36 +96,44 @@ fn compared(object: &Object<'_>) -> crate::text::Table {
             number(mix.number("predicted_kl")),
             with_error(mix.number("kl"), mix.number("kl_error")),
         ];
-        let size = size::bytes(mix.count("bytes").unwrap_or(0));
+        // Neighbours differ by less than rounded sizes show.
+        let size = format!("{} MB", number(Some(mix.count("bytes").unwrap_or(0) as f64 / 1e6)));
         all.push([name(&mix), size].into_iter().chain(numbers).chain([percent(mix.number("top1_agreement"))]));
     }
     all
 }
 
-/// The most that an option loses in a group.
+/// The most that a type loses in a group.
+fn worst(group: &Object<'_>) -> f64 {
+    group.objects("choices").filter_map(|choice| choice.number("kl")).fold(0.0, f64::max)
+}
+
+/// The same of all groups.
 fn groups(object: &Object<'_>) -> Bars {
-    let worst = |group: Object<'_>| {
-        let most = group.objects("choices").filter_map(|choice| choice.number("kl")).fold(0.0, f64::max);
-        (group.text("group").to_owned(), most)
-    };
-    let mut rows: Vec<(String, f64)> = object.objects("groups").map(worst).collect();
+    let row = |group: Object<'_>| (group.text("group").to_owned(), worst(&group));
+    let mut rows: Vec<(String, f64)> = object.objects("groups").map(row).collect();
     rows.sort_by(|a, b| b.1.total_cmp(&a.1));
     rows.truncate(SHOWN);
-    let title = "KL divergence with the group alone in its worst option, the most sensitive first";
+    let title = "KL divergence with the group alone in its worst type, the most sensitive first";
     Bars { title: title.to_owned(), unit: "nats".to_owned(), rows }
 }
 
+/// What each group loses alone in each type, in nats, in the order of the bars.
 fn choices(object: &Object<'_>) -> crate::text::Table {
     let options = object.texts("options");
     let columns: Vec<&str> = options.iter().map(String::as_str).filter(|option| *option != "float").collect();
-    let mut all = table(&["group", "chosen"], &columns);
-    for group in object.objects("groups") {
+    let titles: Vec<String> = columns.iter().map(|option| format!("{option}, nats")).collect();
+    let numbers: Vec<&str> = std::iter::once("weights").chain(titles.iter().map(String::as_str)).collect();
+    let mut all = table(&["group", "chosen"], &numbers);
+    let mut groups: Vec<Object<'_>> = object.objects("groups").collect();
+    groups.sort_by(|a, b| worst(b).total_cmp(&worst(a)));
+    for group in groups {
         let losses = columns.iter().map(|option| {
             let choice = group.objects("choices").find(|choice| choice.text("option") == *option);
-            choice.map_or_else(|| number(None), |choice| with_error(choice.number("kl"), choice.number("kl_error")))
+            scientific(choice.and_then(|choice| choice.number("kl")))
         });
         let texts = [group.text("group").to_owned(), group.text("chosen").to_owned()];
-        all.push(texts.into_iter().chain(losses));
+        all.push(texts.into_iter().chain([number_of(group.count("weights"))]).chain(losses));
     }
     all
 }

@@ -74,7 +74,7 @@ fn result_is_kept_where_its_page_cannot_be_written() {
         value.as_object_mut().unwrap().remove("schema");
         value
     };
-    let error = write(Some(&folder.join("a.html")), Path::new("m"), "eval", found).unwrap_err();
+    let error = write(Some(&folder.join("a.html")), Path::new("m"), "eval", &[], found).unwrap_err();
     assert!(error.kind == ErrorKind::System && error.message.ends_with("; everything else is complete"), "{error}");
     let command = error.remedies[0].values().remove(0);
     let kept = command.strip_prefix("report ").unwrap().strip_suffix(" -o FILE").unwrap();
@@ -82,6 +82,42 @@ fn result_is_kept_where_its_page_cannot_be_written() {
     Page::make(&PageRequest { results: vec![kept.into()], output: output.clone(), overwrite: false }).unwrap();
     assert!(is_page(&output));
     std::fs::remove_file(kept).unwrap();
+}
+
+#[test]
+fn page_says_first_what_it_is_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.md");
+    let about = [("model", "models/out".to_owned()), ("reference", String::new()), ("data", "held.txt".to_owned())];
+    write(Some(&file), Path::new("models/out"), "eval", &about, || evaluation(0.1)).unwrap();
+    let page = std::fs::read_to_string(file).unwrap();
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+    assert!(place("models/out") < place("held.txt") && place("held.txt") < place("perplexity"));
+    assert!(!page.contains("| reference |"), "{page}");
+}
+
+#[test]
+fn quantization_shows_sizes_warnings_and_the_load_of_experts() {
+    let layer = |expert: u32, tokens: u32| json!({"layer": format!("b.experts.{expert}.up"), "loss": 1.0, "loss_rtn": 4.0, "tokens": tokens, "held_out": 10});
+    let value = json!({"schema": "kvant.quantize/1",
+        "sizes": [{"kind": "up", "quantized": true, "tensors": 2, "bytes": 3000}, {"kind": "norm", "quantized": false, "tensors": 1, "bytes": 1000}],
+        "calibration": {"layers": [layer(0, 100), layer(1, 40), layer(2, 60), layer(3, 0)],
+            "starved": [{"layer": "b.experts.3.up", "tokens": 0, "inputs": 8, "treatment": "rounded to nearest"}],
+            "data": {"samples": 4, "sequence_length": 50, "tokens": 200, "held_out": {"samples": 1, "tokens": 50}}}});
+    let page = Page::of(&[result("a", value)]).unwrap();
+    let markdown = page.render(PageFormat::Markdown);
+    for words in [
+        "| up | quantized | 2 | 3.0 kB | 75.00 % |",
+        "| norm | as it was | 1 | 1.0 kB | 25.00 % |",
+        "b.experts.3.up saw 0 calibration tokens for 8 inputs, and was rounded to nearest",
+        "on held-out tokens",
+        "200 tokens in 4 sequences of 50 at most, 50 of them held out to measure errors.",
+        // The median of an even number is between the two in the middle.
+        "| b | 4 | 0 | 50 | 100 | 1 |",
+    ] {
+        assert!(markdown.contains(words), "{words}: {markdown}");
+    }
+    assert!(page.render(PageFormat::Html).contains("class=\"hollow\""));
 }
 
 #[test]
@@ -183,6 +219,7 @@ fn searches_and_sensitivities_have_pages() {
     let html = Page::of(&[result("search", search)]).unwrap().render(PageFormat::Html);
     assert!(html.contains("a.mlp") && html.contains("<circle") && html.contains("0.009000"), "{html}");
     assert!(html.contains("0.01000 ± 0.0005000") && html.contains("nats, logarithmic"), "{html}");
+    assert!(html.contains("int4, nats") && html.contains("1.000e-2") && html.contains("0.0009500 MB"), "{html}");
     let sensitivity = json!({"schema": "kvant.sensitivity/1", "candidates": ["recipe", "float"], "recipe": {"sqnr_db": 30.0},
         "layers": [{"layer": "conv", "op": "Conv", "alone": [{"sqnr_db": 12.5}]}]});
     let html = Page::of(&[result("graph", sensitivity)]).unwrap().render(PageFormat::Html);
@@ -253,7 +290,7 @@ fn loads_of_experts_are_the_tokens_of_their_layers() {
     let value = json!({"schema": "kvant.quantize/1", "calibration": {"layers": layers}});
     let page = Page::of(&[result("m", value)]).unwrap();
     let markdown = page.render(PageFormat::Markdown);
-    assert!(markdown.contains("| m.0.mlp | 12 | 0 | 60 | 110 | 1 |"), "{markdown}");
+    assert!(markdown.contains("| m.0.mlp | 12 | 0 | 55 | 110 | 1 |"), "{markdown}");
     let html = page.render(PageFormat::Html);
     // Experts are in the order of their numbers, not of their names.
     assert!(html.contains("m.0.mlp, expert 10: 100 tokens") && html.matches("class=\"hollow\"").count() == 1, "{html}");

@@ -48,7 +48,11 @@ impl Search {
         };
         let report = concluded(stopped, || {
             let report = self.carry_out(&Reporter::new(events, cancel))?;
-            page::write(self.job.sinks.page.as_deref(), &self.job.source.model, "search", || report.to_json())?;
+            let about = [
+                ("model", shown(&self.job.source.model).to_string()),
+                ("target", self.target.as_ref().map_or_else(String::new, ToString::to_string)),
+            ];
+            page::write(self.job.sinks.page.as_deref(), &self.job.source.model, "search", &about, || report.to_json())?;
             Ok(report)
         })?;
         let Some(job) = &self.then else { return Ok(report) };
