@@ -3,8 +3,8 @@
 
     python3 benches/mixed_precision.py --calib TEXT --data TEXT MODEL... [--folder DIR] [--kvant target/release/kvant]
 
-For every model, checkpoints of int4:g128 beside mixes of int3:g128, int4:g128 and int8:channel, and GGUF files of Q4_K_M beside mixes of
-Q3_K, Q4_K, Q5_K, Q6_K and Q8_0. Each mix is searched for twice: files at most as large as the uniform ones, and at most 1 % larger. The
+For every model, checkpoints of int4:g128 beside mixes of int3:g128, int4:g128 and int8:channel and beside mixes of more types, and GGUF files
+of Q4_K_M beside mixes of Q3_K, Q4_K, Q5_K, Q6_K and Q8_0. Each mix is searched for twice: files at most as large as the uniform ones, and at most 1 % larger. The
 divergence on the text of the search that was predicted is compared with the measured one. With --folder, what was made and measured is
 kept, and a later run goes on.
 """
@@ -15,8 +15,12 @@ import tempfile
 from pathlib import Path
 
 CHECKPOINT = ("--options", "int3:g128,int4:g128,int8:channel")
+GROUPS = ("--options", "int3:g128,int3:g32,int4:g128,int4:g32,int8:channel")
+WIDTHS = ("--options", "int3:g128,int3:g32,int4:g128,int4:g64,int4:g32,int5:g128,int6:g128,int8:channel")
 KINDS = {
     "int4:g128": ("int4:g128", CHECKPOINT, "uniform", "mixed"),
+    "int4:g128, groups of 32 too": ("int4:g128", GROUPS, "uniform", "mixed"),
+    "int4:g128, int5 and int6 too": ("int4:g128", WIDTHS, "uniform", "mixed"),
     "int4:g128, head too": ("int4:g128", (*CHECKPOINT, "--no-keep-defaults"), "uniform", "mixed"),
     "Q4_K_M": ("Q4_K_M", ("--options", "Q3_K,Q4_K,Q5_K,Q6_K,Q8_0", "--for", "llama.cpp"), "uniform.gguf", "mixed.gguf"),
 }

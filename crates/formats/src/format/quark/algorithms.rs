@@ -107,7 +107,7 @@ fn read_rotation(fields: &Map<String, Value>) -> Result<Algorithm, RecipeError> 
     if let Some((key, _)) = asked.into_iter().find(|(key, default)| is_on(key, *default)) {
         let reason = match key {
             "trainable" => "how the rotation is trained is stated elsewhere",
-            "r3" => "queries and keys are not rotated, which matters only where they are quantized",
+            "r3" => "queries and keys are not rotated: no loader does so to a checkpoint, amd-quark refuses it",
             _ => {
                 "the rotation of the residual stream (r1) is folded into weights, and not computed while the model runs"
             }

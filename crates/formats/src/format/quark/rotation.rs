@@ -100,7 +100,10 @@ impl StoredRotation {
         };
         let refused = |key: &str, reason: &str| RecipeError::unsupported(format!("algo_config.{key}"), reason, HINT);
         if is_on("r3") {
-            return Err(refused("r3", "rotations of queries and keys are not computed"));
+            return Err(refused(
+                "r3",
+                "rotations of queries and keys are not computed, nor does amd-quark reload such a checkpoint",
+            ));
         }
         let online = fields.get("online_config").and_then(Value::as_object);
         if online.and_then(|online| online.get("use_input_prescale")).and_then(Value::as_bool) == Some(true) {
