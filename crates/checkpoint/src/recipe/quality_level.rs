@@ -73,8 +73,11 @@ impl QualityLevel {
 /// The best rounding: a tenth more time than plain Qronos.
 const REFINED: &str = "qronos:rounds=4";
 
-/// Tuning, in as many steps as were seen to help.
-const TUNED: &str = "autoround:iterations=600";
+/// Tuning of weights, scales and norms, in as many steps as were seen to help.
+const TUNED: &str = "tune:weights=on:iterations=600";
+
+/// Learned rounding, which loses no more at NVFP4 with inputs in the same, and leaves norms as they are.
+const LEARNED: &str = "autoround:iterations=600";
 
 /// Weights of more bits lose hardly anything however they are rounded.
 const MOST_BITS: u32 = 6;
@@ -130,7 +133,7 @@ fn tuned(schemes: &[LayerScheme]) -> Option<&'static [&'static str]> {
         [] => None,
         _ if schemes.iter().all(is_small) => Some(&[REFINED, TUNED]),
         _ if schemes.iter().all(is_mxfp4) => Some(&["awq", TUNED]),
-        _ if schemes.iter().all(is_nvfp4) => Some(&["awq", REFINED, TUNED]),
+        _ if schemes.iter().all(is_nvfp4) => Some(&["awq", REFINED, LEARNED]),
         _ => None,
     }
 }
@@ -201,7 +204,7 @@ mod tests {
     fn levels_choose_by_scheme() {
         let (rtn, searched) = ("rounding to nearest", "rounding to nearest with searched scales");
         let (refined, searched_refined) = ("qronos:rounds=4", "qronos:rounds=4 with searched scales");
-        let tuned = "qronos:rounds=4,autoround:iterations=600 with searched scales";
+        let tuned = "qronos:rounds=4,tune:weights=on:iterations=600 with searched scales";
         for (scheme, expected) in [
             ("int4:g128", [searched, searched_refined, tuned]),
             ("int3:g128", [searched, searched_refined, tuned]),
@@ -211,7 +214,7 @@ mod tests {
             ("int4:g64+int4:token!dynamic", [searched, searched_refined, searched_refined]),
             ("int5:g64", [searched, searched_refined, searched_refined]),
             ("e2m1:g32:e8m0", [rtn, refined, refined]),
-            ("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", [rtn, refined, "awq,autoround:iterations=600"]),
+            ("e2m1:g32:e8m0+e2m1:g32:e8m0!dynamic", [rtn, refined, "awq,tune:weights=on:iterations=600"]),
             ("e2m1:g16:e4m3:f32", [searched, searched_refined, searched_refined]),
             (
                 "e2m1:g16:e4m3:f32+e2m1:g16:e4m3:f32!local",

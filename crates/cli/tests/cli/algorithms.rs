@@ -403,7 +403,7 @@ fn quality_levels_choose_scales_and_algorithms() {
     let best = ["plan", "nano_llama", "-s", "int4:g64", "--quality", "best"];
     let few = place.succeed(&[&best[..], &data].concat());
     assert!(
-        few.stderr.contains("autoround:iterations=600 with searched scales; the model writes 504 of 512"),
+        few.stderr.contains("tune:weights=on:iterations=600 with searched scales; the model writes 504 of 512"),
         "{few:?}"
     );
     let enough = place.succeed(&[&best[..], &data[..4], &["--num-samples", "512"]].concat());

@@ -80,12 +80,15 @@ impl Tuning {
     /// Why it is not for a scheme, if it is not.
     pub fn refuses(&self, scheme: &TensorScheme) -> Option<&'static str> {
         match (self, scheme) {
-            (Tuning::AutoRound(_), _) => None,
+            // Where weights learn, such scales stay as they are.
+            (Tuning::AutoRound(_) | Tuning::Tune(Tune { weights: true, .. }), _) => None,
             (
                 Tuning::Tune(_),
                 TensorScheme::Int(IntScheme { scale: ScaleType::PowerOfTwo, .. })
                 | TensorScheme::Float(FloatScheme { scale: FloatScale::E8m0(_), .. }),
-            ) => Some("its scales are powers of two, which cannot move by small steps"),
+            ) => Some(
+                "its scales are powers of two, which cannot move by small steps; with `tune:weights=on` its weights can",
+            ),
             (Tuning::Tune(_), _) => None,
         }
     }
@@ -113,6 +116,7 @@ mod tests {
             let scheme: TensorScheme = scheme.parse().unwrap();
             assert_eq!(tune.refuses(&scheme).is_some(), is_refused, "{scheme}");
             assert_eq!(Tuning::AutoRound(AutoRound::DEFAULTS).refuses(&scheme), None);
+            assert_eq!(Tuning::Tune(Tune { weights: true, ..Tune::DEFAULTS }).refuses(&scheme), None);
         }
     }
 }
