@@ -61,7 +61,9 @@ fn several_models_have_the_figures_of_each_alone() {
     place.write("all.json", &all.to_string());
     place.succeed(&["report", "all.json", "-o", "again.md"]);
     let again = std::fs::read_to_string(place.path("again.md")).unwrap();
-    assert_eq!(again.lines().nth(4), page.lines().nth(4));
+    // It cannot say which files they were, but has all figures.
+    let (_, figures) = again.split_once("\n\n").unwrap();
+    assert!(figures.contains("| q4.gguf |") && page.ends_with(figures), "{page} {again}");
 }
 
 #[test]

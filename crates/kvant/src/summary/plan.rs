@@ -139,10 +139,10 @@ fn shape_of(fate: &TensorSummary<'_>) -> String {
 
 fn totals(planned: &CheckpointPlan) -> Vec<Line> {
     let CheckpointPlan { plan, cost, .. } = planned;
-    let (peak, threads) = (size::bytes(planned.peak_memory()), cost.threads);
+    let (peak, threads) = (size::bytes(planned.peak_memory()), number(cost.threads, "thread"));
     let memory = match &cost.estimate {
-        Some(_) => format!("about {peak} at most, {threads} threads"),
-        None => format!("{peak} at most with {threads} threads"),
+        Some(_) => format!("about {peak} at most, {threads}"),
+        None => format!("{peak} at most with {threads}"),
     };
     let download = remote::download_bytes(&planned.checkpoint);
     let download = download.map(|bytes| ("download", format!("{}, which is not kept", size::bytes(bytes))));

@@ -8,6 +8,7 @@ use crate::text::counts::{self, Line};
 use crate::text::{Align, Table, size};
 use kvant_checkpoint::gguf::GgufPlan;
 use kvant_checkpoint::gguf::plan::PlannedTensor;
+use kvant_quant::counts::number;
 
 /// The plan of a file, and of its codes if the run computes them first.
 pub fn sections(plan: &GgufPlan, codes: Option<&CheckpointPlan>, memory: PeakMemory, all: bool) -> Vec<Section> {
@@ -72,7 +73,7 @@ fn totals(plan: &GgufPlan, codes: Option<&CheckpointPlan>, memory: PeakMemory) -
         (title, format!("{tensors}; {} of the source left out", plan.dropped.len())),
         counts::sizes(plan.source_bytes, plan.layout.total_size()),
         counts::bits(plan.bits_per_weight(), "tensors"),
-        ("memory", format!("{} at most with {} threads", size::bytes(memory.bytes), memory.threads)),
+        ("memory", format!("{} at most with {}", size::bytes(memory.bytes), number(memory.threads, "thread"))),
         ("loads with", plan.loaders().join(", ")),
     ];
     lines.into_iter().chain(codes.map(cost_lines).unwrap_or_default()).collect()
