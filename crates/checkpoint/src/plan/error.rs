@@ -378,7 +378,7 @@ impl Diagnostic for AlgorithmProblem {
                 vec![Remedy::setting("exclude", "keep the layer with ‹exclude›"), without]
             }
             AlgorithmProblem::Setting { setting, .. } => vec![Remedy::text(format!("leave {setting} out"))],
-            AlgorithmProblem::Scheme { .. } => vec![Remedy::text("choose another scheme or rounding"), without],
+            AlgorithmProblem::Scheme { .. } => vec![Remedy::text("choose another scheme or algorithm"), without],
             AlgorithmProblem::NoLinks { .. } => {
                 vec![Remedy::text("use a rounding such as gptq, which needs no pairs")]
             }

@@ -321,7 +321,7 @@ impl Plan {
         bytes as f64 * 8.0 / (self.quantized_parameters().max(1)) as f64
     }
 
-    /// What takes the room in the output, the most first.
+    /// What takes the room in the output, the most first; without scales of activations and of the cache.
     pub fn sizes(&self) -> Vec<SizeOfKind> {
         let of_layers = self.layers.iter().map(|layer| (layer.role, true, layer.output_bytes(&self.layout)));
         let of_kept = self.kept.iter().map(|kept| {

@@ -1,7 +1,6 @@
 //! The request to search for a mix of precisions.
 
 use super::Job;
-use crate::text::size;
 use kvant_onnx::sensitivity::Size;
 use std::fmt;
 use std::path::PathBuf;
@@ -68,11 +67,16 @@ pub enum MixTarget {
 impl fmt::Display for MixTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MixTarget::Size(Size::Bytes(bytes)) => write!(f, "at most {}", size::bytes(*bytes)),
-            MixTarget::Size(Size::Share(share)) => write!(f, "at most {:.1} % of the source", 100.0 * share),
+            MixTarget::Size(Size::Bytes(bytes)) => write!(f, "at most {bytes} bytes"),
+            MixTarget::Size(Size::Share(share)) => write!(f, "at most {} % of the source", percentage(*share)),
             MixTarget::BitsPerWeight(bits) => write!(f, "at most {bits} bits per weight"),
             MixTarget::MaxKl(kl) => write!(f, "a KL divergence of at most {kl} nats"),
-            MixTarget::MinTop1(share) => write!(f, "the same top token for at least {:.1} %", 100.0 * share),
+            MixTarget::MinTop1(share) => write!(f, "the same top token for at least {} %", percentage(*share)),
         }
     }
+}
+
+/// A share in percent, as it was written: without what binary fractions add.
+fn percentage(share: f64) -> f64 {
+    (share * 1e8).round() / 1e6
 }

@@ -7,8 +7,13 @@ use crate::paths::MARK;
 use crate::text::{Align, Table, markdown_code, markdown_text};
 
 pub(super) fn render(page: &Page) -> String {
-    let parts = page.parts.iter().map(part_markdown).filter(|part| !part.is_empty());
-    let parts: Vec<String> = parts.collect();
+    // Headings of nothing but charts of shapes are left out with these.
+    let is_bare = |at: usize| {
+        let mut behind = page.parts[at + 1..].iter().take_while(|part| !matches!(part, Part::Heading(_)));
+        matches!(page.parts[at], Part::Heading(_)) && behind.all(|part| part_markdown(part).is_empty())
+    };
+    let parts = (0..page.parts.len()).filter(|at| !is_bare(*at)).map(|at| part_markdown(&page.parts[at]));
+    let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
     format!("<!-- {MARK} -->\n# {}\n\n{}\n", markdown_text(&page.title), parts.join("\n\n"))
 }
 

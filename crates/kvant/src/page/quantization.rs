@@ -31,6 +31,7 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     let components = object.list("components");
     section(&mut parts, "Components", (!components.is_empty()).then(|| of_components(object)));
     losses(&calibration, &mut parts);
+    section(&mut parts, "Tuning of blocks", tunings(&calibration));
     parts.extend(experts::parts(&calibration));
     parts.extend(activations::parts(object));
     parts.extend(weights::parts(object));
@@ -111,7 +112,7 @@ fn starved(calibration: &Object<'_>) -> Vec<String> {
     let sentence = |layer: Object<'_>| {
         let count = |key: &str| layer.count(key).unwrap_or(0);
         format!(
-            "{} saw {} calibration tokens for {} inputs, and was {}",
+            "{} saw only {} calibration tokens for {} inputs: {}",
             layer.text("layer"),
             count("tokens"),
             count("inputs"),
@@ -135,10 +136,27 @@ fn sizes(object: &Object<'_>) -> Option<Part> {
     (!all.rows().is_empty()).then_some(Part::Table(all))
 }
 
+/// Returns whether an algorithm read the inputs of layers, so that their errors and tokens are known.
+pub(super) fn read_inputs(calibration: &Object<'_>) -> bool {
+    calibration.objects("layers").any(|layer| layer.has("loss"))
+}
+
+/// What tuning made of the loss of each block.
+fn tunings(calibration: &Object<'_>) -> Option<Part> {
+    let mut all = table(&["block", "tuning"], &["loss before", "loss after", "lower by"]);
+    for tuning in calibration.objects("tunings") {
+        let [before, after] = ["loss_before", "loss_after"].map(|key| tuning.number(key));
+        let lower = before.zip(after).filter(|(before, _)| *before > 0.0).map(|(before, after)| 1.0 - after / before);
+        let texts = [tuning.count("block").unwrap_or(0).to_string(), tuning.text("tuning").to_owned()];
+        all.push(texts.into_iter().chain([scientific(before), scientific(after), percent(lower)]));
+    }
+    (!all.rows().is_empty()).then_some(Part::Table(all))
+}
+
 /// What algorithms have left of the error of rounding to nearest, layer by layer.
 fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
     let layers: Vec<Object<'_>> = calibration.objects("layers").collect();
-    if layers.is_empty() {
+    if !read_inputs(calibration) {
         return;
     }
     let share =
@@ -173,7 +191,8 @@ fn amount(data: &Object<'_>) -> Option<Part> {
     let (samples, length) = (data.count("samples")?, data.count("sequence_length")?);
     let held_out = data.object("held_out");
     let measured = held_out.count("tokens").filter(|tokens| *tokens > 0);
-    let measured = measured.map_or_else(String::new, |tokens| format!(", {tokens} of them held out to measure errors"));
+    let measured =
+        measured.map_or_else(String::new, |tokens| format!("; {tokens} further tokens are held out to measure errors"));
     let tokens = data.count("tokens").unwrap_or(0);
     Some(Part::Text(format!("{tokens} tokens in {samples} sequences of {length} at most{measured}.")))
 }

@@ -7,9 +7,9 @@ use crate::text::size;
 /// Bars of the most sensitive groups or layers.
 const SHOWN: usize = 40;
 
-/// What predictions are, and why those of one type everywhere are exact.
+/// What predictions are, and how to get a mix that is only predicted.
 const PREDICTED: &str = "Predictions are sums of what each group loses alone, scaled to the measured mixes of one type. A predicted mix is the best that \
-    is known of its size: give its size as the target to get its recipe.";
+    is known of its size: give a little more than its size as the target to get its recipe.";
 
 /// Mixes by size and divergence, and what every option loses in each group.
 pub(super) fn mixes(object: &Object<'_>) -> Vec<Part> {

@@ -102,6 +102,7 @@ fn quantization_shows_sizes_warnings_and_the_load_of_experts() {
     let value = json!({"schema": "kvant.quantize/1",
         "sizes": [{"kind": "up", "quantized": true, "tensors": 2, "bytes": 3000}, {"kind": "norm", "quantized": false, "tensors": 1, "bytes": 1000}],
         "calibration": {"layers": [layer(0, 100), layer(1, 40), layer(2, 60), layer(3, 0)],
+            "tunings": [{"block": 0, "tuning": "tune", "tokens": 50, "loss_before": 2.0, "loss_after": 1.5}],
             "starved": [{"layer": "b.experts.3.up", "tokens": 0, "inputs": 8, "treatment": "rounded to nearest"}],
             "data": {"samples": 4, "sequence_length": 50, "tokens": 200, "held_out": {"samples": 1, "tokens": 50}}}});
     let page = Page::of(&[result("a", value)]).unwrap();
@@ -109,15 +110,25 @@ fn quantization_shows_sizes_warnings_and_the_load_of_experts() {
     for words in [
         "| up | quantized | 2 | 3.0 kB | 75.00 % |",
         "| norm | as it was | 1 | 1.0 kB | 25.00 % |",
-        "b.experts.3.up saw 0 calibration tokens for 8 inputs, and was rounded to nearest",
+        "b.experts.3.up saw only 0 calibration tokens for 8 inputs: rounded to nearest",
         "on held-out tokens",
-        "200 tokens in 4 sequences of 50 at most, 50 of them held out to measure errors.",
+        "200 tokens in 4 sequences of 50 at most; 50 further tokens are held out to measure errors.",
+        "| 0 | tune | 2.000e0 | 1.500e0 | 25.00 % |",
         // The median of an even number is between the two in the middle.
         "| b | 4 | 0 | 50 | 100 | 1 |",
     ] {
         assert!(markdown.contains(words), "{words}: {markdown}");
     }
     assert!(page.render(PageFormat::Html).contains("class=\"hollow\""));
+    // Tuning alone reads no inputs of layers: what they lose, and which tokens experts got, is not known.
+    let layer = json!({"layer": "b.experts.0.up", "loss": null, "loss_rtn": null, "tokens": 200, "held_out": null});
+    let tuned = json!({"schema": "kvant.quantize/1", "calibration": {"layers": [layer]}, "weights": [{"layer": "a", "limit": 1.0, "before": [1], "after": [1]}]});
+    let markdown = Page::of(&[result("a", tuned)]).unwrap().render(PageFormat::Markdown);
+    assert!(!markdown.contains("experts") && !markdown.contains("## Layers"), "{markdown}");
+    assert!(
+        !markdown.contains("## Weights"),
+        "charts of shapes have no place in Markdown, nor has their heading: {markdown}"
+    );
 }
 
 #[test]
@@ -283,7 +294,7 @@ fn tokens_that_changed_most_are_shown_with_text_or_numbers() {
 
 #[test]
 fn loads_of_experts_are_the_tokens_of_their_layers() {
-    let layer = |name: String, tokens: u64| json!({"layer": name, "tokens": tokens});
+    let layer = |name: String, tokens: u64| json!({"layer": name, "tokens": tokens, "loss": 1.0, "loss_rtn": 2.0});
     let experts = (0..12).map(|expert| layer(format!("m.0.mlp.experts.{expert}.up_proj"), 10 * expert));
     let others = [layer("m.0.self_attn.q_proj".to_owned(), 999), layer("m.0.mlp.experts.x.up_proj".to_owned(), 9)];
     let layers: Vec<Value> = experts.chain(others).collect();
