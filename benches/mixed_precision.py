@@ -4,8 +4,8 @@
     python3 benches/mixed_precision.py --calib TEXT --data TEXT MODEL... [--folder DIR] [--kvant target/release/kvant]
 
 For every model, checkpoints of int4:g128 beside mixes of int3:g128, int4:g128 and int8:channel and beside mixes of more types, and GGUF files
-of Q4_K_M beside mixes of Q3_K, Q4_K, Q5_K, Q6_K and Q8_0. Each mix is searched for twice: files at most as large as the uniform ones, and at most 1 % larger. The
-divergence on the text of the search that was predicted is compared with the measured one. With --folder, what was made and measured is
+of Q4_K_M beside mixes of Q3_K, Q4_K, Q5_K, Q6_K and Q8_0. Each mix is searched for twice: files at most as large as the uniform ones, and
+at most 1 % larger. The divergence on the text of the search that was predicted is compared with the measured one. With --folder, what was made and measured is
 kept, and a later run goes on.
 """
 import argparse

@@ -9,12 +9,10 @@ were not calibrated on. A row says which recipe kept the limit, how many were tr
 result is.
 """
 
-import argparse
 import json
-import pathlib
 import subprocess
 
-from onnx_learned import DIGITS, NETS, REPO, data
+from onnx_learned import DIGITS, data, parser_of
 
 
 def row(a, name):
@@ -35,13 +33,8 @@ def row(a, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", type=pathlib.Path)
-    parser.add_argument("--kvant", type=lambda path: pathlib.Path(path).resolve(), default=REPO / "target" / "release" / "kvant")
-    parser.add_argument("--nets", default=",".join(NETS))
+    parser = parser_of(__doc__, threads=1)
     parser.add_argument("--max-drop", type=float, default=0.01)
-    parser.add_argument("--digits", type=pathlib.Path, default=REPO.parent / "shared" / "models" / "digits")
-    parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     a.work.mkdir(parents=True, exist_ok=True)
     print("| | metric | recipe | tried | drop | size | time |\n|---|---|---|---|---|---|---|", flush=True)

@@ -81,18 +81,24 @@ def cell(a, name, scheme, row):
     return f"{sum(found.values()) / len(found):.1f} dB{top1}, {seconds:.0f} s"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description, threads):
+    """The arguments of benchmarks on these networks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=pathlib.Path)
     parser.add_argument("--kvant", type=lambda path: pathlib.Path(path).resolve(), default=REPO / "target" / "release" / "kvant")
     parser.add_argument("--nets", default=",".join(NETS))
+    parser.add_argument("--digits", type=pathlib.Path, default=REPO.parent / "shared" / "models" / "digits")
+    parser.add_argument("--threads", type=int, default=threads)
+    return parser
+
+
+def main():
+    parser = parser_of(__doc__, threads=2)
     parser.add_argument("--schemes", default="W4A8 per channel;W8A8 per channel", type=lambda text: text.split(";"))
     parser.add_argument("--rows", default=";".join(ROWS), type=lambda text: text.split(";"))
-    parser.add_argument("--digits", type=pathlib.Path, default=REPO.parent / "shared" / "models" / "digits")
     parser.add_argument("--num-samples", type=int, default=64, help="for calibration")
     parser.add_argument("--iterations", type=int, default=500, help="of AdaRound")
     parser.add_argument("--steps", type=int, default=200, help="of autoround, each of 8 samples")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, help="seconds that a cell may take; others are a dash")
     parser.add_argument("--cache", type=pathlib.Path)
     a = parser.parse_args()

@@ -157,6 +157,17 @@ struct SharedInputGroup {
     share: f64,
 }
 
+/// Sizes of the layers of a block.
+#[derive(Clone, Copy)]
+struct BlockSizes {
+    /// Weights of all layers.
+    weights: u64,
+    /// Weights of the largest layer.
+    largest: u64,
+    /// Inputs or outputs of the widest layer.
+    widest: u64,
+}
+
 impl Estimate<'_> {
     /// Models that run side by side.
     fn lanes(&self) -> u64 {
@@ -187,16 +198,15 @@ impl Estimate<'_> {
 
     /// Bytes of it: what is kept of all weights, the gradient and values of a layer, and all that a chunk's steps have read and give, with
     /// gradients of it. Steps between layers make about as much as layers read and give.
-    fn tuning_memory(&self, block: &PlannedBlock, tokens: u64) -> u64 {
+    fn tuning_memory(&self, block: &PlannedBlock, sizes: BlockSizes) -> u64 {
         let floats = self.plan.recipe.algorithms().tunings.iter().map(Tuning::floats_of_weight).max();
         let Some(floats) = floats else { return 0 };
-        let layers = || block.layers().map(|index| self.plan.layer(index));
-        let weights = || layers().map(|layer| (layer.rows * layer.columns) as u64);
-        let widest = layers().map(|layer| layer.rows.max(layer.columns) as u64).max().unwrap_or(0);
+        let BlockSizes { weights, largest, widest } = sizes;
+        let tokens = self.size.chunk(widest) / widest.max(1);
         let readers = self.readers(block);
         let of_token: f64 = readers.iter().map(|group| group.share * (group.features + group.outputs)).sum();
         let on_tape = tokens * ((ON_TAPE * of_token) as u64 + 2 * widest);
-        FLOAT * (floats * weights().sum::<u64>() + 2 * weights().max().unwrap_or(0) + on_tape)
+        FLOAT * (floats * weights + 2 * largest + on_tape)
     }
 
     /// Returns whether there are runs up to each stage.
@@ -303,7 +313,8 @@ impl Estimate<'_> {
         let chunk = self.size.chunk(widest);
         let rounding =
             self.hessian_memory(block) + IN_WORK * largest + ALIVE * chunk * FLOAT + self.search_memory(block);
-        codes + rounding.max(self.tuning_memory(block, chunk / widest.max(1)))
+        let sizes = BlockSizes { weights: codes, largest, widest };
+        codes + rounding.max(self.tuning_memory(block, sizes))
     }
 
     fn hessian_memory(&self, block: &PlannedBlock) -> u64 {

@@ -278,20 +278,16 @@ impl GraphEdit {
                 ];
                 let words: Vec<String> =
                     counts.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect();
-                if !done.left.is_empty() {
-                    let first = printable(&done.left[0]);
+                if let Some(first) = first_of(&done.left) {
                     reporter.warning(&format!(
-                        "{} with codes keep their type: inputs and outputs of the graph, or read by operators of one type ({first}{})",
+                        "{} with codes keep their type: inputs and outputs of the graph, or read by operators of one type ({first})",
                         number(done.left.len(), "tensor"),
-                        if done.left.len() > 1 { " ..." } else { "" }
                     ));
                 }
-                if let (Some(types), [first, more @ ..]) = (request.codes, &done.of_other_widths[..]) {
+                if let (Some(types), Some(first)) = (request.codes, first_of(&done.of_other_widths)) {
                     reporter.note(&format!(
-                        "{} with codes of another width than {types} keep their type ({}{})",
+                        "{} with codes of another width than {types} keep their type ({first})",
                         number(done.of_other_widths.len(), "tensor"),
-                        printable(first),
-                        if more.is_empty() { "" } else { " ..." }
                     ));
                 }
                 let changes = [
@@ -322,13 +318,15 @@ impl GraphEdit {
     }
 }
 
+/// The first of some names, with a sign that there are more; None without any.
+fn first_of(names: &[String]) -> Option<String> {
+    let more = if names.len() > 1 { " ..." } else { "" };
+    names.first().map(|first| format!("{}{more}", printable(first)))
+}
+
 /// The nodes that a conversion leaves as they are, as the end of a sentence.
 fn still(left: &[String], how: &str) -> String {
-    match left {
-        [] => String::new(),
-        [one] => format!(", 1 node still {how} ({})", printable(one)),
-        [first, ..] => format!(", {} still {how} ({} ...)", number(left.len(), "node"), printable(first)),
-    }
+    first_of(left).map_or_else(String::new, |first| format!(", {} still {how} ({first})", number(left.len(), "node")))
 }
 
 /// Converts a graph to 16-bit floats, and warns of values that do not survive it.
@@ -356,12 +354,10 @@ fn narrowed(
 }
 
 fn warn_of_left(left: &[String], reporter: &Reporter<'_>) {
-    let Some(first) = left.first() else { return };
+    let Some(first) = first_of(left) else { return };
     reporter.warning(&format!(
-        "{} with codes stay: inputs or outputs of the graph have codes, or a scale is computed ({}{})",
+        "{} with codes stay: inputs or outputs of the graph have codes, or a scale is computed ({first})",
         number(left.len(), "node"),
-        printable(first),
-        if left.len() > 1 { " ..." } else { "" }
     ));
 }
 

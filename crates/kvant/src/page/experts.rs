@@ -1,7 +1,6 @@
 //! How many calibration tokens each expert of a mixture got.
 
 use super::chart::{Strip, Strips};
-use super::quantization::read_inputs;
 use super::{Object, Part, table};
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ struct Mixture {
 /// Charts and a table of the layers whose names have the number of an expert.
 pub(super) fn parts(calibration: &Object<'_>) -> Vec<Part> {
     let mixtures = mixtures(calibration);
-    if mixtures.is_empty() || !read_inputs(calibration) {
+    if mixtures.is_empty() {
         return Vec::new();
     }
     let mut loads = table(&["layer"], &["experts", "fewest tokens", "median", "most tokens", "without tokens"]);

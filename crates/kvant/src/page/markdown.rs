@@ -7,13 +7,13 @@ use crate::paths::MARK;
 use crate::text::{Align, Table, markdown_code, markdown_text};
 
 pub(super) fn render(page: &Page) -> String {
+    let is_heading = |part: &Part| matches!(part, Part::Heading(_));
+    let written = page.parts.iter().map(|part| (is_heading(part), part_markdown(part)));
+    let written: Vec<(bool, String)> = written.filter(|(_, text)| !text.is_empty()).collect();
     // Headings of nothing but charts of shapes are left out with these.
-    let is_bare = |at: usize| {
-        let mut behind = page.parts[at + 1..].iter().take_while(|part| !matches!(part, Part::Heading(_)));
-        matches!(page.parts[at], Part::Heading(_)) && behind.all(|part| part_markdown(part).is_empty())
-    };
-    let parts = (0..page.parts.len()).filter(|at| !is_bare(*at)).map(|at| part_markdown(&page.parts[at]));
-    let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+    let ends_section = |at: usize| written.get(at).is_none_or(|(is_heading, _)| *is_heading);
+    let kept = written.iter().enumerate().filter(|(at, (is_heading, _))| !(*is_heading && ends_section(at + 1)));
+    let parts: Vec<&str> = kept.map(|(_, (_, text))| text.as_str()).collect();
     format!("<!-- {MARK} -->\n# {}\n\n{}\n", markdown_text(&page.title), parts.join("\n\n"))
 }
 

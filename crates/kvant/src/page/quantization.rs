@@ -30,9 +30,16 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     section(&mut parts, "Size", sizes(object));
     let components = object.list("components");
     section(&mut parts, "Components", (!components.is_empty()).then(|| of_components(object)));
-    losses(&calibration, &mut parts);
+    let layers: Vec<Object<'_>> = calibration.objects("layers").collect();
+    // Tuning alone reads no inputs of layers, so that neither their errors nor their tokens are known.
+    let inputs_are_read = layers.iter().any(|layer| layer.has("loss"));
+    if inputs_are_read {
+        losses(&layers, &mut parts);
+    }
     section(&mut parts, "Tuning of blocks", tunings(&calibration));
-    parts.extend(experts::parts(&calibration));
+    if inputs_are_read {
+        parts.extend(experts::parts(&calibration));
+    }
     parts.extend(activations::parts(object));
     parts.extend(weights::parts(object));
     let used = calibration.object("data");
@@ -136,12 +143,7 @@ fn sizes(object: &Object<'_>) -> Option<Part> {
     (!all.rows().is_empty()).then_some(Part::Table(all))
 }
 
-/// Returns whether an algorithm read the inputs of layers, so that their errors and tokens are known.
-pub(super) fn read_inputs(calibration: &Object<'_>) -> bool {
-    calibration.objects("layers").any(|layer| layer.has("loss"))
-}
-
-/// What tuning made of the loss of each block.
+/// The loss of each block before and after tuning.
 fn tunings(calibration: &Object<'_>) -> Option<Part> {
     let mut all = table(&["block", "tuning"], &["loss before", "loss after", "lower by"]);
     for tuning in calibration.objects("tunings") {
@@ -154,11 +156,7 @@ fn tunings(calibration: &Object<'_>) -> Option<Part> {
 }
 
 /// What algorithms have left of the error of rounding to nearest, layer by layer.
-fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
-    let layers: Vec<Object<'_>> = calibration.objects("layers").collect();
-    if !read_inputs(calibration) {
-        return;
-    }
+fn losses(layers: &[Object<'_>], parts: &mut Vec<Part>) {
     let share =
         |layer: &Object<'_>| Some(100.0 * layer.number("loss")? / layer.number("loss_rtn").filter(|loss| *loss > 0.0)?);
     let rows = layers.iter().filter_map(|layer| Some((layer.text("layer").to_owned(), share(layer)?)));
@@ -174,7 +172,7 @@ fn losses(calibration: &Object<'_>, parts: &mut Vec<Part>) {
     parts.push(Part::Bars(Bars { title, unit: "%".to_owned(), rows }));
     let titles = ["squared error per token", "rounding to nearest", "share, %", "calibration tokens"];
     let mut all = table(&["layer", "algorithm"], &titles);
-    for layer in &layers {
+    for layer in layers {
         // Sums over the tokens on which losses are measured.
         let measured_on = layer.count("held_out").or(layer.count("tokens")).unwrap_or(1).max(1) as f64;
         let of_token = |key: &str| scientific(layer.number(key).map(|loss| loss / measured_on));

@@ -241,7 +241,7 @@ impl Recorded<'_, '_> {
         self.tape.backward(self.output, output, Some(self.input), &mut OfWeights(gradients))
     }
 
-    /// The same without that of the input, which takes products of its own.
+    /// Adds the gradients that `gradients` wants, without computing that of the input, which nobody may want.
     pub fn backward_of_weights(self, output: Vec<f32>, gradients: &mut dyn WeightGradients) {
         let output = self.own(output);
         self.tape.backward(self.output, output, None, &mut OfWeights(gradients));
