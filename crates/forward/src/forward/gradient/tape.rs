@@ -142,6 +142,34 @@ pub(super) enum Step<'r> {
     Scan(Box<ScanStep>),
 }
 
+impl Step<'_> {
+    /// The values that the step reads when gradients pass it; of some only the length.
+    fn reads_back(&self) -> Vec<Var> {
+        match self {
+            Step::Linear { x, .. } | Step::Norm { x, .. } | Step::Gather { x, .. } | Step::GatherColumns { x, .. } => {
+                vec![*x]
+            }
+            Step::Attend(step) => step.heads.map(|(var, ..)| var).to_vec(),
+            Step::Activate { form, .. } => match *form {
+                Form::Plain(x) | Form::Halves(x, _) | Form::Alternating(x) => vec![x],
+                Form::Pair(gate, up) => vec![gate, up],
+            },
+            Step::Gate { x, gate, .. } => vec![*x, *gate],
+            Step::Delta(step) => vec![step.x, step.decays, step.strengths],
+            Step::StateSpace(step) => vec![step.x, step.steps, step.decays],
+            Step::Scan(step) => vec![step.x, step.chosen, step.steps],
+            Step::Rotate { .. }
+            | Step::Quantize { .. }
+            | Step::Turn { .. }
+            | Step::Join { .. }
+            | Step::Multiply { .. }
+            | Step::Scatter { .. }
+            | Step::SideBySide { .. }
+            | Step::Convolve { .. } => Vec::new(),
+        }
+    }
+}
+
 impl<'r, 'a> Tape<'r, 'a> {
     pub(super) fn new(run: Run<'r, 'a>, weights: &'r Weights, precision: LearningPrecision) -> Tape<'r, 'a> {
         Tape { run, weights, precision, values: Vec::new(), steps: Vec::new(), memory: None }
@@ -232,6 +260,7 @@ impl<'r, 'a> Tape<'r, 'a> {
             }
         }
         gradients.values[output.0] = Some(gradient);
+        self.release_unread(input);
         while let Some((step, var)) = self.steps.pop() {
             if let Some(gradient) = gradients.values[var.0].take() {
                 self.step_back(step, gradient, &mut gradients, seen);
@@ -242,6 +271,16 @@ impl<'r, 'a> Tape<'r, 'a> {
         let Some(input) = input else { return Vec::new() };
         let length = self.value(input).len();
         gradients.values[input.0].take().unwrap_or_else(|| vec![0.0; length])
+    }
+
+    /// Makes room: what no step reads on the way back is not kept any longer.
+    fn release_unread(&mut self, input: Option<Var>) {
+        let mut is_read = vec![false; self.values.len()];
+        let read_back = self.steps.iter().flat_map(|(step, _)| step.reads_back());
+        read_back.chain(input).for_each(|var| is_read[var.0] = true);
+        for (value, _) in self.values.iter_mut().zip(is_read).filter(|(_, is_read)| !is_read) {
+            self.run.buffers.give(std::mem::take(value));
+        }
     }
 
     /// Which values have gradients that nobody wants: those that no step gave, and what steps without weights of interest make of one.
