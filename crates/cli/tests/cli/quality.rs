@@ -171,6 +171,7 @@ fn experts_with_few_tokens_are_reported() {
         ("int8", "smoothquant", &["down_proj"][..]),
         ("int4:g64", "awq", &["down_proj", "gate_proj", "up_proj"]),
         ("int4:g64", "awq,gptq", &["down_proj", "gate_proj", "up_proj"]),
+        ("int4:g64", "tune:iterations=1", &["down_proj", "gate_proj", "up_proj"]),
     ] {
         let line = ["quantize", "mixture", "-s", scheme, "--algorithm", algorithm, "--overwrite", "-o", "out"];
         let said = place.succeed(&[&line[..], &data].concat()).stderr;

@@ -10,13 +10,16 @@ use super::error::BlockwiseError;
 use super::report::{LayerReport, TuningReport};
 use super::rounding::SharedInputGroup;
 use super::run::Blockwise;
+use super::scarcity::scarce;
 use super::streams::StreamFile;
 use super::work::Work;
 use crate::calibration::{ObserverHook, Statistics, resolve_points};
 use crate::plan::LayerId;
 use kvant_forward::forward::cpu::Cpu;
 use kvant_forward::forward::gradient::{BlockGradient, Recorded, Weights};
-use kvant_forward::forward::{ForwardOptions, Runner, Vector, WeightOverrides};
+use kvant_forward::forward::{
+    ActivationHook, ActivationPoint as Site, ForwardOptions, Rows, Runner, Vector, WeightOverrides,
+};
 use kvant_numeric::linalg::LearningPrecision;
 use kvant_quant::QuantTensor;
 use kvant_quant::activation::ActivationQuantizer;
@@ -26,9 +29,9 @@ use kvant_quant::scheme::Granularity;
 use kvant_quant::tuning::Tuning;
 use kvant_weights::activation_point::{ActivationPoint, Parameters};
 use kvant_weights::weight::WeightMatrix;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A layer that is rounded and not written yet.
 pub(super) struct RoundedLayer {
@@ -52,6 +55,23 @@ struct TunedBlock<'t, 'w, 'n, 'a> {
     loss: Loss,
     /// Norms that have learned.
     norms: Vec<(Vector, Vec<f32>)>,
+}
+
+/// Counts the rows that each module reads: of experts, those of the tokens that are routed to them.
+#[derive(Default)]
+struct TokenCounter(Mutex<BTreeMap<String, u64>>);
+
+impl ActivationHook for TokenCounter {
+    fn wants(&self, site: Site<'_>) -> bool {
+        matches!(site, Site::Input(_))
+    }
+
+    fn see(&self, site: Site<'_>, rows: Rows<'_>) {
+        if let Site::Input(module) = site {
+            let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *counts.entry(module.to_owned()).or_default() += (rows.data.len() / rows.columns.max(1)) as u64;
+        }
+    }
 }
 
 /// The distance of a block's outputs from those of the float model, as a share of each token's square.
@@ -100,9 +120,12 @@ impl<'a> Blockwise<'_, 'a> {
         let runner = Runner::new(self.decoder, &cpu);
         let gradient = BlockGradient::new(&runner, work.block.index)?;
         let overlay = self.on_quantized_inputs(work, &layers)?;
+        let counter = TokenCounter::default();
+        let targets = self.targets(work, &runner, &counter)?;
+        let layers = self.count_tokens(work, layers, counter);
         let mut block = TunedBlock {
             weights: gradient.weights(&overlay),
-            targets: self.targets(work, &runner)?,
+            targets,
             loss: Loss::default(),
             norms: Vec::new(),
             gradient,
@@ -193,14 +216,41 @@ impl<'a> Blockwise<'_, 'a> {
         Ok(resolved.map(|resolved| resolved.parameters).unwrap_or_default())
     }
 
-    /// What the block gives in the float model, chunk by chunk.
-    fn targets(&self, work: &Work<'_, '_, 'a>, runner: &Runner<'_, 'a>) -> Result<StreamFile, BlockwiseError> {
+    /// Reports the tokens that the counter saw where nothing before has counted any, and the layers that too few reached.
+    fn count_tokens(
+        &self,
+        work: &mut Work<'_, '_, 'a>,
+        mut layers: Vec<RoundedLayer>,
+        counter: TokenCounter,
+    ) -> Vec<RoundedLayer> {
+        let counts = counter.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for RoundedLayer { readers, index, report, .. } in &mut layers {
+            let planned = self.plan.layer(*index);
+            if report.tokens == self.tokens {
+                report.tokens = counts.get(&readers.module).copied().unwrap_or_default();
+            }
+            if scarce(report.tokens, planned.columns).is_some() && work.report.scarcity(&planned.name).is_none() {
+                work.starve(planned, report.tokens, "tuned as asked");
+                report.note = work.report.scarcity(&planned.name);
+            }
+        }
+        layers
+    }
+
+    /// What the block gives in the float model, chunk by chunk; `counter` sees the calibration data.
+    fn targets(
+        &self,
+        work: &Work<'_, '_, 'a>,
+        runner: &Runner<'_, 'a>,
+        counter: &TokenCounter,
+    ) -> Result<StreamFile, BlockwiseError> {
         let dir = work.input.path().parent().unwrap_or(work.input.path());
         let targets = StreamFile::temporary(dir, self.shape_of(self.decoder.width(), 1));
         let targets = targets.map_err(BlockwiseError::streams("make room for"))?;
-        let options = ForwardOptions { overlay: Some(&work.float), ..ForwardOptions::default() };
         for (index, chunk) in self.chunks.iter().enumerate() {
             self.engine.check_cancelled()?;
+            let tap = self.calibration().contains(&index).then_some(counter as &dyn ActivationHook);
+            let options = ForwardOptions { overlay: Some(&work.float), tap, ..ForwardOptions::default() };
             let mut x = self.read(work.input, 1, index)?;
             // Without an explicit end, a run continues to that of the block.
             let _ = runner.block(options, work.block.index, chunk, &mut x);
