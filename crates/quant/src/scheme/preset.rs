@@ -116,6 +116,7 @@ pub const PRESETS: &[Preset] = &[
     auto_round("W2A16G32", "int2:g32", "int2 weights, groups of 32"),
     auto_round("W3A16G64", "int3:g64", "int3 weights, groups of 64"),
     auto_round("W3A16G32", "int3:g32", "int3 weights, groups of 32"),
+    llmc("W4A16G128", "int4:g128", "another name of W4A16"),
     auto_round("W4A16G64", "int4:g64", "int4 weights, groups of 64"),
     auto_round("W4A16G32", "int4:g32", "int4 weights, groups of 32"),
     auto_round("W5A16G64", "int5:g64", "int5 weights, groups of 64"),
