@@ -33,6 +33,8 @@ SCHEMES = {
     "nvfp4": "e2m1:g16:e4m3:f32",
     "int8 static": "int8:channel+int8:tensor!static",
     "W4A8": "int4:g128+int8:token!dynamic",
+    "W4A4 MXFP4": "mxfp4",
+    "W4A4 NVFP4": "nvfp4",
 }
 ACTIVATIONS = ("int8 static", "W4A8")
 COMMON = ["rtn", "awq", "gptq", "awq,gptq", "gptaq", "qronos"]
@@ -48,6 +50,7 @@ ALGORITHMS = {
     "uint2 g64": ["rtn", "hqq", "gptq", *SEARCHED],
     "mxfp4": [*COMMON, *SEARCHED],
     "nvfp4": ["rtn", "gptq", "qronos", *SEARCHED],
+    **dict.fromkeys(("W4A4 MXFP4", "W4A4 NVFP4"), ["rtn", "smoothquant", "awq", "gptq", "smoothquant,gptq", "awq,gptq", "gptaq", "qronos"]),
     **dict.fromkeys(ACTIVATIONS, ["rtn", "smoothquant", "smoothquant,gptq", "autosmoothquant", "smoothquant-own"]),
 }
 NAMES = {"rtn": "RTN", "awq": "AWQ", "gptq": "GPTQ", "gptaq": "GPTAQ", "qronos": "Qronos", "smoothquant": "SmoothQuant",
@@ -145,7 +148,7 @@ def kvant(a, work):
                 command += ["--scales", "search"]
             if algorithm != "rtn":
                 command += ["--algorithm", algorithm]
-            if algorithm != "rtn" or cell["scheme"] == "int8 static":
+            if algorithm != "rtn" or cell["scheme"] in ("int8 static", "W4A4 NVFP4"):
                 command += ["--calib", a.calib, "--num-samples", str(a.samples), *windows]
             try:
                 subprocess.run(command, check=True, capture_output=True)

@@ -38,7 +38,14 @@ if not torch.cuda.is_available():
     torch.Tensor.pin_memory = lambda tensor, *_: tensor
 
 
+# Schemes for which it has names.
+PRESETS = {"W4A4 MXFP4": "MXFP4", "W4A4 NVFP4": "NVFP4"}
+
+
 def config_group(scheme):
+    if scheme in PRESETS:
+        return preset_name_to_scheme(PRESETS[scheme], ["Linear"])
+
     def integers(bits, size, symmetric=True):
         return QuantizationArgs(num_bits=bits, strategy="group", group_size=size, symmetric=symmetric)
 

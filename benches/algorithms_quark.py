@@ -14,6 +14,8 @@ import torch  # noqa: E402
 
 EXPERTS = ["experts.*.gate_proj", "experts.*.up_proj", "experts.*.down_proj"]
 EXPERT_LINK = {"prev_op": "up_proj", "layers": ["down_proj"], "inp": "down_proj"}
+# Schemes for which Quark has names.
+TEMPLATES = {"W4A4 MXFP4": "mxfp4", "W4A4 NVFP4": "nvfp4"}
 NAMES = {"smoothquant-own": "smoothquant"}
 # How many windows pass together: saves the overhead of calls, and weighs each window the same as one by one.
 BATCH = 8
@@ -21,7 +23,11 @@ BATCH = 8
 
 def layer_config(scheme, width):
     """The scheme on a linear layer of `width` input channels."""
+    from quark.torch import LLMTemplate
     from quark.torch.quantization.config import config as specs
+
+    if scheme in TEMPLATES:
+        return LLMTemplate.get("llama").get_config(TEMPLATES[scheme]).global_quant_config
 
     def groups(spec, size, **options):
         return spec(ch_axis=-1, group_size=size, **options)
@@ -87,7 +93,7 @@ def quantized(model, cell, calibration):
                      exclude=list(LLMTemplate.get(family).exclude_layers_name))  # fmt: skip
     if algorithms:
         config.algo_config = [algorithm_config(name, family) for name in algorithms]
-    loader = list(calibration.split(BATCH)) if algorithms or cell["scheme"] == "int8 static" else None
+    loader = list(calibration.split(BATCH)) if algorithms or cell["scheme"] in ("int8 static", "W4A4 NVFP4") else None
     return ModelQuantizer.freeze(ModelQuantizer(config).quantize_model(model, loader))
 
 
