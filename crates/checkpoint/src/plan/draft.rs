@@ -54,6 +54,8 @@ pub(super) struct KeptDraft {
     pub(super) shape: Vec<usize>,
     pub(super) action: TensorAction,
     pub(super) reason: &'static str,
+    /// The effect of the linear layer whose weight it is.
+    pub(super) role: Option<&'static str>,
 }
 
 /// A tensor that has no successor.
@@ -83,8 +85,8 @@ impl KeptDraft {
     /// The tensor with its place among the declarations.
     pub(super) fn declared(self, source: &Recognised<'_>, tensor: usize) -> KeptTensor {
         let view = &source.tensors[self.tensor];
-        let KeptDraft { action, reason, .. } = self;
-        KeptTensor { source: view.stored_name(), position: view.position, tensor, action, reason }
+        let KeptDraft { action, reason, role, .. } = self;
+        KeptTensor { source: view.stored_name(), position: view.position, tensor, action, reason, role }
     }
 }
 

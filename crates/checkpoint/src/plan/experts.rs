@@ -95,7 +95,8 @@ impl Decisions<'_, '_> {
 impl Recognised<'_> {
     /// All experts of a tensor as they are.
     pub(super) fn keep_experts(&self, experts: &FusedExperts, weight: usize, reason: &'static str) -> Draft {
-        Draft::Kept(KeptDraft { module: Some(experts.module.clone()), ..self.copy(weight, reason) })
+        let (module, role) = (Some(experts.module.clone()), Some(experts.role.name()));
+        Draft::Kept(KeptDraft { module, role, ..self.copy(weight, reason) })
     }
 
     /// The matrix of an expert inside the tensor of all.
@@ -138,6 +139,7 @@ impl Recognised<'_> {
                 shape: vec![experts.out_features],
                 action: TensorAction::Copy(expert * length..(expert + 1) * length),
                 reason: "bias",
+                role: None,
             })
         };
         Drafts::from(Vec::from_iter((0..experts.experts).map(of_expert)))

@@ -12,9 +12,9 @@ use kvant_weights::parts::ScaleEncoding;
 impl Recognised<'_> {
     /// A linear layer that stays as it is, or becomes bfloat16.
     pub(super) fn keep_linear(&self, linear: &Linear, reason: &'static str) -> Result<Vec<Draft>, PlanError> {
-        let module = Some(linear.module.clone());
+        let (module, role) = (Some(linear.module.clone()), Some(linear.role.name()));
         let (Some(scale), Some(scales)) = (self.scale_of(linear), self.scales(linear)?) else {
-            return Ok(vec![Draft::Kept(KeptDraft { module, ..self.copy(linear.weight, reason) })]);
+            return Ok(vec![Draft::Kept(KeptDraft { module, role, ..self.copy(linear.weight, reason) })]);
         };
         // A loader of the output has no use for fp8 weights with the source's scales.
         let shape = (linear.out_features, linear.in_features);
@@ -26,6 +26,7 @@ impl Recognised<'_> {
             shape: vec![shape.0, shape.1],
             action: TensorAction::Widen { dtype: self.source_type(linear.weight)?, shape, scales },
             reason,
+            role,
         };
         let dropped = DroppedDraft { tensor: scale, reason: "scales of a weight that is widened to bf16" };
         Ok(vec![Draft::Kept(widened), Draft::Dropped(dropped)])
@@ -46,6 +47,7 @@ impl Recognised<'_> {
             shape: view.shape().to_vec(),
             action,
             reason,
+            role: None,
         }
     }
 

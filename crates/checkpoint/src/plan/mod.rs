@@ -26,6 +26,7 @@ mod names;
 mod quantization_config;
 mod recognised;
 mod shaped;
+mod size_of_kind;
 mod source;
 mod statistics;
 mod tensor;
@@ -42,6 +43,7 @@ use kvant_model::network::DroppedTensor;
 use kvant_weights::activation_point::{ActivationPoint, PlannedActivationPoint};
 pub use layer::{LayerOutput, PackedUse, PlannedLayer, ScalesOfSource, SourceStorage, SourceWeight};
 pub(crate) use names::without_codes;
+pub use size_of_kind::SizeOfKind;
 pub use tensor::{KeptTensor, TensorAction};
 
 use crate::recipe::Recipe;
@@ -81,19 +83,6 @@ pub struct Plan {
     taken: TakenStatistics,
     source_bytes: u64,
     fingerprint: String,
-}
-
-/// Tensors of one kind in the output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SizeOfKind {
-    /// The effect of layers, or the reason that other tensors are kept as they are.
-    pub kind: &'static str,
-    /// Whether they are layers that are quantized.
-    pub quantized: bool,
-    /// How many there are; of layers the number of these.
-    pub tensors: usize,
-    /// Their bytes, those of scales included.
-    pub bytes: u64,
 }
 
 /// What it says; nothing changes it afterwards.
@@ -326,18 +315,9 @@ impl Plan {
         let of_layers = self.layers.iter().map(|layer| (layer.role, true, layer.output_bytes(&self.layout)));
         let of_kept = self.kept.iter().map(|kept| {
             let places = &self.layout.places()[kept.tensors()];
-            (kept.reason, false, places.iter().map(|place| place.len).sum())
+            (kept.role.unwrap_or(kept.reason), false, places.iter().map(|place| place.len).sum())
         });
-        let mut found: BTreeMap<(&str, bool), SizeOfKind> = BTreeMap::new();
-        for (kind, quantized, bytes) in of_layers.chain(of_kept) {
-            let none = SizeOfKind { kind, quantized, tensors: 0, bytes: 0 };
-            let size = found.entry((kind, quantized)).or_insert(none);
-            size.tensors += 1;
-            size.bytes += bytes;
-        }
-        let mut sizes: Vec<SizeOfKind> = found.into_values().collect();
-        sizes.sort_by_key(|size| std::cmp::Reverse(size.bytes));
-        sizes
+        SizeOfKind::of(of_layers.chain(of_kept))
     }
 
     /// Returns whether experts that loaders find as one tensor are written one by one.

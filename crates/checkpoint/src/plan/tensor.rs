@@ -20,6 +20,8 @@ pub struct KeptTensor {
     pub action: TensorAction,
     /// The reason that it is not quantized.
     pub reason: &'static str,
+    /// The effect of the linear layer whose weight it is.
+    pub role: Option<&'static str>,
 }
 
 impl KeptTensor {

@@ -157,6 +157,7 @@ impl GgufReport {
             "architecture": self.plan.architecture,
             "quantized_layers": self.plan.quantized(),
             "types": tensor_types(&self.plan),
+            "sizes": self.plan.sizes(),
             "kept_tensors": self.plan.tensors.len() - self.plan.quantized(),
             "source_bytes": self.plan.source_bytes,
             "output_bytes": self.plan.layout.total_size(),

@@ -13,6 +13,9 @@ const STYLE: &str = include_str!("page.css");
 /// Sorts a table by the column whose title is pressed. Without it, tables are as they are.
 const SCRIPT: &str = include_str!("page.js");
 
+/// Histograms that are shown at once: readers unfold the others.
+const UNFOLDED: usize = 24;
+
 /// Tables of fewer rows are not sorted.
 const SORTED_FROM: usize = 4;
 
@@ -66,8 +69,15 @@ fn part_html(part: &Part, out: &mut String) {
         Part::Bars(bars) => figure(&bars.title, &bars.svg()),
         Part::Strips(strips) => figure(&strips.title, &strips.svg()),
         Part::Histograms(histograms) => {
-            let all: String = histograms.rows.iter().map(histogram_html).collect();
-            figure(&histograms.title, &format!("<div class=\"small\">{all}</div>"))
+            let small = |rows: &[Histogram]| {
+                format!("<div class=\"small\">{}</div>", rows.iter().map(histogram_html).collect::<String>())
+            };
+            let (first, others) = histograms.rows.split_at(histograms.rows.len().min(UNFOLDED));
+            let others = match others.len() {
+                0 => String::new(),
+                count => format!("<details><summary>{count} more</summary>{}</details>", small(others)),
+            };
+            figure(&histograms.title, &(small(first) + &others))
         }
         Part::Pictures(pictures) => {
             format!("<div class=\"pictures\">{}</div>", pictures.0.iter().map(picture_html).collect::<String>())

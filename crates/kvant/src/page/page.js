@@ -14,3 +14,4 @@ for (const button of document.querySelectorAll('th button')) button.addEventList
   const order = (x, y) => head.className === 'n' ? compare(text(x), text(y)) : text(x).localeCompare(text(y), undefined, {numeric: true});
   [...body.rows].sort((x, y) => down ? order(y, x) : order(x, y)).forEach(row => body.append(row));
 });
+addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(details => details.open = true));

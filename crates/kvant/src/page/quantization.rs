@@ -31,15 +31,12 @@ pub(super) fn parts(object: &Object<'_>) -> Vec<Part> {
     let components = object.list("components");
     section(&mut parts, "Components", (!components.is_empty()).then(|| of_components(object)));
     let layers: Vec<Object<'_>> = calibration.objects("layers").collect();
-    // Tuning alone reads no inputs of layers, so that neither their errors nor their tokens are known.
-    let inputs_are_read = layers.iter().any(|layer| layer.has("loss"));
-    if inputs_are_read {
+    // Tuning alone reads no inputs of layers, so that their errors are not known.
+    if layers.iter().any(|layer| layer.has("loss")) {
         losses(&layers, &mut parts);
     }
     section(&mut parts, "Tuning of blocks", tunings(&calibration));
-    if inputs_are_read {
-        parts.extend(experts::parts(&calibration));
-    }
+    parts.extend(experts::parts(&calibration));
     parts.extend(activations::parts(object));
     parts.extend(weights::parts(object));
     let used = calibration.object("data");
@@ -135,7 +132,7 @@ fn sizes(object: &Object<'_>) -> Option<Part> {
     let mut all = table(&["kind", "stored"], &["tensors", "size", "share"]);
     for kind in object.objects("sizes") {
         let bytes = kind.count("bytes").unwrap_or(0);
-        let stored = if kind.flag("quantized") { "quantized" } else { "as it was" };
+        let stored = if kind.flag("quantized") { "quantized" } else { "kept" };
         let numbers =
             [kind.count("tensors").unwrap_or(0).to_string(), size::bytes(bytes), percent(Some(bytes as f64 / total))];
         all.push([kind.text("kind").to_owned(), stored.to_owned()].into_iter().chain(numbers));

@@ -109,7 +109,7 @@ fn quantization_shows_sizes_warnings_and_the_load_of_experts() {
     let markdown = page.render(PageFormat::Markdown);
     for words in [
         "| up | quantized | 2 | 3.0 kB | 75.00 % |",
-        "| norm | as it was | 1 | 1.0 kB | 25.00 % |",
+        "| norm | kept | 1 | 1.0 kB | 25.00 % |",
         "b.experts.3.up saw only 0 calibration tokens for 8 inputs: rounded to nearest",
         "on held-out tokens",
         "200 tokens in 4 sequences of 50 at most; 50 further tokens are held out to measure errors.",
@@ -120,11 +120,11 @@ fn quantization_shows_sizes_warnings_and_the_load_of_experts() {
         assert!(markdown.contains(words), "{words}: {markdown}");
     }
     assert!(page.render(PageFormat::Html).contains("class=\"hollow\""));
-    // Tuning alone reads no inputs of layers: what they lose, and which tokens experts got, is not known.
+    // Tuning alone counts the tokens of experts and reads no inputs of layers: what these lose is not known.
     let layer = json!({"layer": "b.experts.0.up", "loss": null, "loss_rtn": null, "tokens": 200, "held_out": null});
     let tuned = json!({"schema": "kvant.quantize/1", "calibration": {"layers": [layer]}, "weights": [{"layer": "a", "limit": 1.0, "before": [1], "after": [1]}]});
     let markdown = Page::of(&[result("a", tuned)]).unwrap().render(PageFormat::Markdown);
-    assert!(!markdown.contains("experts") && !markdown.contains("## Layers"), "{markdown}");
+    assert!(markdown.contains("| b | 1 | 200 | 200 | 200 | 0 |") && !markdown.contains("## Layers"), "{markdown}");
     assert!(
         !markdown.contains("## Weights"),
         "charts of shapes have no place in Markdown, nor has their heading: {markdown}"
@@ -370,6 +370,19 @@ fn tensors_of_graphs_and_outputs_have_histograms() {
     let html = Page::of(&[result("a", graph)]).unwrap().render(PageFormat::Html);
     assert!(html.contains("x: 0 to 2.000; 0 to 2.000 covered, less than 0.01 % clipped"), "{html}");
     assert!(html.contains("y: -1.000 to 1.000") && html.matches("class=\"outline\"").count() == 1, "{html}");
+}
+
+#[test]
+fn many_histograms_are_folded() {
+    let layer = |index: usize| json!({"layer": format!("fc{index}"), "limit": 1.0, "before": [1, 2], "after": [2, 1]});
+    let page = |layers: usize| {
+        let weights: Vec<Value> = (0..layers).map(layer).collect();
+        let value = json!({"schema": "kvant.quantize/1", "output": "out", "weights": weights});
+        Page::of(&[result("a", value)]).unwrap().render(PageFormat::Html)
+    };
+    let (few, many) = (page(24), page(30));
+    assert!(!few.contains("<details>") && many.contains("<details><summary>6 more</summary>"), "{many}");
+    assert_eq!(many.matches("class=\"outline\"").count(), 30);
 }
 
 #[test]

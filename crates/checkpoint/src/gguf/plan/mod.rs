@@ -17,7 +17,7 @@ pub use tensor::{PlannedTensor, Reason};
 
 use super::recipe::GgufRecipe;
 use crate::engine::{CompletePlan, EngineError, Form, OutputPlan, accept, refuse_errors, refuse_foreseen};
-use crate::plan::CalibrationSize;
+use crate::plan::{CalibrationSize, SizeOfKind};
 use kvant_container::gguf::{GgufLayout, Metadata};
 use kvant_container::{Checkpoint, Geometry};
 use kvant_formats::verify::{self, DeclaredInGguf};
@@ -119,6 +119,12 @@ impl GgufPlan {
     /// The number of quantized tensors.
     pub fn quantized(&self) -> usize {
         self.tensors.iter().filter(|tensor| tensor.is_quantized()).count()
+    }
+
+    /// What takes the room in the file, the most first.
+    pub fn sizes(&self) -> Vec<SizeOfKind> {
+        let tensors = self.tensors.iter().zip(self.layout.places());
+        SizeOfKind::of(tensors.map(|(tensor, place)| (tensor.name_in_block(), tensor.is_quantized(), place.len)))
     }
 
     /// An upper bound of the private memory of a run with so many threads, in bytes: the header with its vocabulary, and

@@ -70,6 +70,13 @@ impl Reason {
 const BAND_ELEMENTS: usize = 1 << 17;
 
 impl PlannedTensor {
+    /// Its name without the block and without `.weight`: `ffn_up` of `blk.3.ffn_up.weight`.
+    pub(super) fn name_in_block(&self) -> &str {
+        let numbered = self.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let name = numbered.map_or(self.name.as_str(), |(_, name)| name);
+        name.strip_suffix(".weight").unwrap_or(name)
+    }
+
     /// Elements of a row, along which blocks are cut.
     pub fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
