@@ -53,7 +53,6 @@ use kvant_formats::loader_rules::{LoaderRefusal, ModelTraits, ShardShape, loader
 use kvant_quant::scheme::LayerScheme;
 use kvant_weights::parts::ParameterPart;
 use kvant_weights::weight::{Band, RotatedWeights};
-use serde::Serialize;
 use serde_json::Value;
 use statistics::TakenStatistics;
 use std::collections::{BTreeMap, HashSet};
