@@ -1,6 +1,6 @@
 //! The presets: one row each, with the names users know from Quark.
 
-use crate::algorithm_settings::{Algorithms, SpellingError, split_name};
+use crate::algorithm_settings::{self, Algorithms, SpellingError, split_name};
 use crate::calibration_method::DEFAULT_PERCENTILE;
 use crate::element::{Block, Element};
 use crate::quantization::ScaleKind;
@@ -133,10 +133,25 @@ pub const PRESETS: &[Preset] = &[
         "products only: uint16 activations (moving average), int16 weights",
         || products(Element::UInt16, Element::Int16),
     ),
-    preset("INT8_CNN_ACCURATE", &[], "uint8 activations by percentile, int8 weights per channel", || {
-        let weight = TensorScheme { per_channel: true, ..weights(Element::Int8, true) };
-        Recipe { percentile: FINE_PERCENTILE, ..asymmetric(Element::UInt8, weight) }
+    preset("INT8_CNN_ACCURATE", &[], "uint8 activations (99.9999th percentile), int8 weights with AdaRound", || {
+        accurate(asymmetric(Element::UInt8, weights(Element::Int8, true)))
     }),
+    preset("INT16_CNN_ACCURATE", &[], "uint16 activations (99.9999th percentile), int16 weights with AdaRound", || {
+        let recipe = asymmetric(Element::UInt16, weights(Element::Int16, true));
+        accurate(Recipe { rules: RuleSet::Extended, drop_activations: false, ..recipe })
+    }),
+    preset(
+        "INT8_TRANSFORMER_ACCURATE",
+        &[],
+        "products only: uint8 activations (99.9999th percentile), int8 weights with AdaRound",
+        || accurate(products(Element::UInt8, Element::Int8)),
+    ),
+    preset(
+        "INT16_TRANSFORMER_ACCURATE",
+        &[],
+        "products only: uint16 activations (99.9999th percentile), int16 weights with AdaRound",
+        || accurate(products(Element::UInt16, Element::Int16)),
+    ),
     preset("A8W4", &["W4"], "int4 weights per channel, int8 activations by percentile", || Recipe {
         weight: TensorScheme { per_channel: true, method: ObserverRef::MSE, ..weights(Element::Int4, true) },
         ..symmetric(Element::Int8, ObserverRef::PERCENTILE, RuleSet::Standard)
@@ -333,6 +348,16 @@ fn products(activation: Element, weight: Element) -> Recipe {
     with_method(recipe, ObserverRef::MOVING_AVERAGE)
 }
 
+/// Quark's presets for accuracy: a finer percentile, and codes that AdaRound chooses.
+fn accurate(recipe: Recipe) -> Recipe {
+    let adaround = algorithm_settings::named("adaround").map(|row| row.default.clone());
+    Recipe {
+        percentile: FINE_PERCENTILE,
+        algorithms: Algorithms::of_one(adaround),
+        ..with_method(recipe, ObserverRef::PERCENTILE)
+    }
+}
+
 fn power_of_two() -> Recipe {
     let scheme =
         TensorScheme { scale: ScaleKind::PowerOfTwo, method: ObserverRef::MSE, ..weights(Element::Int8, true) };
@@ -391,6 +416,18 @@ mod tests {
         assert_eq!(algorithms("xint8_cle").as_deref(), Some("cle"));
         assert_eq!(algorithms("A8W8_BIAS_CORRECTION_CLE_QCONFIG").as_deref(), Some("cle,bias-correction"));
         assert_eq!(algorithms("A8W8_CLE_CLEE"), None);
+    }
+
+    #[test]
+    fn presets_for_accuracy_have_adaround() {
+        for name in ["INT8_CNN", "INT16_CNN", "INT8_TRANSFORMER", "INT16_TRANSFORMER"] {
+            let recipe = Preset::find(&format!("{name}_ACCURATE")).unwrap().recipe();
+            assert_eq!((recipe.algorithms.to_string().as_str(), recipe.percentile), ("adaround", 99.9999), "{name}");
+            assert!(
+                recipe.activation.unwrap().method == ObserverRef::PERCENTILE && !recipe.weight.per_channel,
+                "{name}"
+            );
+        }
     }
 
     #[test]

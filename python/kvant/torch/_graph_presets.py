@@ -108,7 +108,6 @@ PRESETS: Mapping[str, GraphRecipe] = {
     "INT16_CNN_DEFAULT": replace(_observed(_asymmetric(torch.uint16, _INT16), "minmax"), rules="extended"),
     "INT8_TRANSFORMER_DEFAULT": replace(_observed(_asymmetric(torch.uint8), "ema"), rules="products"),
     "INT16_TRANSFORMER_DEFAULT": replace(_observed(_asymmetric(torch.uint16, _INT16), "ema"), rules="products"),
-    "INT8_CNN_ACCURATE": _asymmetric(torch.uint8, replace(_INT8, per_channel=True), 99.9999),
     "WEIGHTS_INT8": GraphRecipe(None, replace(_INT8, per_channel=True), bias="float"),
 }
 
@@ -128,6 +127,10 @@ _ALIASES = {
 _UNSUPPORTED = (
     (("A8W4", "W4", "MATMUL_NBITS"), "torchao's quantize and dequantize operators have no 4-bit codes"),
     (("S16S16_MIXED",), "activations of two types are not annotated"),
+    (
+        ("INT8_CNN_ACCURATE", "INT16_CNN_ACCURATE", "INT8_TRANSFORMER_ACCURATE", "INT16_TRANSFORMER_ACCURATE"),
+        "the algorithm adaround chooses codes, which no annotation does",
+    ),
     (("FP8",), "8-bit floats are not annotated: use kvant.torch.quantize_ with the scheme fp8"),
     (("UINT8_DYNAMIC", "INT8_DYNAMIC", "DYNAMIC"), "activations that are quantized as they come have no observers"),
     (("FP16", "BF16", "FLOAT16", "BFLOAT16"), "it casts, which needs no quantizer: use model.to(dtype)"),

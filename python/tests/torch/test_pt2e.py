@@ -246,7 +246,7 @@ def beside_reshape(graph: Any, node: Any) -> str:
 
 def cases() -> list[tuple[str, str]]:
     """All networks with presets that differ much, two networks with the others."""
-    thorough = ("A8W8", "XINT8", "U8S8_AAWS", "INT8_CNN_ACCURATE", "A16W8")
+    thorough = ("A8W8", "XINT8", "U8S8_AAWS", "INT8_CNN_DEFAULT", "A16W8")
     return [
         (preset, name) for preset in PRESETS for name in NETWORKS if preset in thorough or name in ("mobile", "block")
     ]
@@ -262,7 +262,7 @@ def test_scales_equal_those_of_the_onnx_flow(preset: str, name: str, tmp_path: P
     only = ONLY_IN_PROGRAM.get(name, set()) & found.keys()
     # Inductor's kernel for quantized pooling takes uint8 alone: no pair is behind others, whose values have codes.
     pooled = {tensor for tensor in expected if tensor.startswith("max_pool2d")} - found.keys()
-    assert not pooled or preset not in ("U8S8_AAWS", "U8U8_AAWA", "INT8_CNN_DEFAULT", "INT8_CNN_ACCURATE")
+    assert not pooled or preset not in ("U8S8_AAWS", "U8U8_AAWA", "INT8_CNN_DEFAULT")
     assert found.keys() - only == expected.keys() - pooled
     for tensor in found.keys() - only:
         scale, zero_point = expected[tensor]
@@ -349,7 +349,7 @@ def sqnr(reference: list[Any], other: list[Any]) -> float:
         ("U8S8_AAWS", "branches"),
         ("U8S8_AAWS", "block"),
         ("U16S8_AAWS", "gated"),
-        ("INT8_CNN_ACCURATE", "mobile"),
+        ("INT8_CNN_DEFAULT", "mobile"),
     ],
 )
 def test_outputs_agree_with_the_onnx_flow_and_after_export(preset: str, name: str, tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_compiled_programs_equal_eager_ones(preset: str, name: str) -> None:
 
 
 # torch takes most of a minute to prepare one; the gradients of A8W8 are those of the next test.
-@pytest.mark.parametrize("preset", ["XINT8", "INT8_CNN_ACCURATE"])
+@pytest.mark.parametrize("preset", ["XINT8", "INT8_CNN_DEFAULT"])
 def test_training_lowers_the_loss_and_survives_conversion(preset: str) -> None:
     model, _ = network("mobile")
     data, targets = torch.randn(16, 3, 16, 16), torch.randn(16, 5)
@@ -530,7 +530,7 @@ def test_copies_of_prepared_programs_are_calibrated_alone() -> None:
         ("A8W4", "4-bit"),
         ("MATMUL_NBITS", "4-bit"),
         ("XINT8_CLE", "the algorithm cle"),
-        ("INT8_CNN_ACCURATE_ADAROUND", "the algorithm adaround"),
+        ("INT8_CNN_ACCURATE", "the algorithm adaround"),
         ("INT8_DYNAMIC_QUANT", "no observers"),
         ("S16S16_MIXED_S8S8", "two types"),
         ("FP8", "8-bit floats"),

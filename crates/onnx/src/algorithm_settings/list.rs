@@ -13,6 +13,11 @@ use super::{Algorithm, Stage, algorithms};
 pub struct Algorithms(Vec<Algorithm>);
 
 impl Algorithms {
+    /// One algorithm, or none.
+    pub(crate) fn of_one(algorithm: Option<Algorithm>) -> Self {
+        Self(Vec::from_iter(algorithm))
+    }
+
     /// The algorithms, in the order in which they run.
     pub fn iter(&self) -> std::slice::Iter<'_, Algorithm> {
         self.0.iter()
