@@ -6,6 +6,8 @@ use super::histograms::{Histogram, Histograms, logarithms};
 use super::pictures;
 use super::{Object, Part, known_facts, number, percent, table};
 use crate::text::size;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// Bars of the tensors that differ most.
 const SHOWN: usize = 40;
@@ -17,15 +19,16 @@ pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
     let least = outputs.iter().filter_map(|output| output.number("sqnr_db")).reduce(f64::min);
     let mut figures =
         vec![("size".to_owned(), size::bytes(after)), ("size of the source".to_owned(), size::bytes(before))];
-    figures.extend(least.map(|least| ("outputs, dB".to_owned(), number(Some(least)))));
+    figures.extend(least.map(|least| ("SQNR of outputs, dB".to_owned(), number(Some(least)))));
     figures.extend(quality.number("top1_agreement").map(|share| ("same top class".to_owned(), percent(Some(share)))));
     let report = object.object("report");
     let count = |key: &str| report.count(key).map(|count| count.to_string()).unwrap_or_default();
     let facts = [
         ("output", object.text("output").to_owned()),
         ("nodes", format!("{} of {} quantized", count("quantized_nodes"), count("nodes"))),
-        ("tensors", count("quantized_tensors")),
-        ("samples", count("samples")),
+        ("activations", types(&report, "activation")),
+        ("weights", types(&report, "weight")),
+        ("calibration samples", count("samples")),
         ("algorithms", report.texts("algorithms").join(", ")),
         ("engine", object.text("engine").to_owned()),
     ];
@@ -58,6 +61,17 @@ pub(super) fn quantized(object: &Object<'_>) -> Vec<Part> {
         parts.extend([Part::Heading("Quantized tensors".to_owned()), Part::Table(all)]);
     }
     parts
+}
+
+/// The types of the tensors of a role, the most frequent first.
+fn types(report: &Object<'_>, role: &str) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for tensor in report.objects("tensors").filter(|tensor| tensor.text("role") == role) {
+        *counts.entry(tensor.text("dtype")).or_default() += 1;
+    }
+    let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    counts.iter().map(|(dtype, count)| format!("{count} of {dtype}")).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn evaluated(object: &Object<'_>) -> Vec<Part> {

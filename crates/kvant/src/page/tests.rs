@@ -368,6 +368,7 @@ fn tensors_of_graphs_and_outputs_have_histograms() {
     let graph = json!({"schema": "kvant.quantize/1", "format": "onnx", "quality": {"samples": 4, "outputs": [output]},
         "report": {"tensors": [{"name": "x", "role": "activation", "dtype": "uint8", "histogram": histogram}, {"name": "w", "role": "weight", "dtype": "int8"}]}});
     let html = Page::of(&[result("a", graph)]).unwrap().render(PageFormat::Html);
+    assert!(html.contains("<dt>activations</dt><dd>1 of uint8</dd><dt>weights</dt><dd>1 of int8</dd>"), "{html}");
     assert!(html.contains("x: 0 to 2.000; 0 to 2.000 covered, less than 0.01 % clipped"), "{html}");
     assert!(html.contains("y: -1.000 to 1.000") && html.matches("class=\"outline\"").count() == 1, "{html}");
 }
