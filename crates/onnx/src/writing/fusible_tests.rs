@@ -45,6 +45,7 @@ fn presets() -> impl Iterator<Item = &'static Preset> {
     PRESETS.iter().filter(move |preset| {
         let recipe = preset.recipe();
         recipe.layout == Layout::Qdq
+            && !recipe.algorithms.need_data()
             && recipe.activation.is_none_or(|activation| is_byte(activation.element.integer_bits()))
             && is_byte(recipe.weight.element.integer_bits())
     })
