@@ -5,6 +5,7 @@ use kvant_container::gguf::{self, GgufFile};
 use kvant_container::{Diagnostic, ErrorKind, model_directory};
 use kvant_gguf::model::restore::tokenizer_json;
 use kvant_weights::import_error::ImportError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
@@ -74,13 +75,14 @@ impl ModelTokenizer {
     pub fn open(model: &Path) -> Result<ModelTokenizer, TokenizerError> {
         if gguf::is_gguf(model) {
             let json = tokenizer_json(&GgufFile::open(model).map_err(ImportError::from)?)?;
-            return ModelTokenizer::of(Tokenizer::from_bytes(json.to_string()).map_err(broken(model))?, model);
+            let loaded = guarded(|| Tokenizer::from_bytes(json.to_string()));
+            return ModelTokenizer::of(loaded.map_err(broken(model))?, model);
         }
         let file = model_directory(model).join("tokenizer.json");
         if !file.is_file() {
             return Err(TokenizerError::Missing { file });
         }
-        ModelTokenizer::of(Tokenizer::from_file(&file).map_err(broken(&file))?, &file)
+        ModelTokenizer::of(guarded(|| Tokenizer::from_file(&file)).map_err(broken(&file))?, &file)
     }
 
     fn of(mut tokenizer: Tokenizer, file: &Path) -> Result<ModelTokenizer, TokenizerError> {
@@ -119,7 +121,7 @@ impl ModelTokenizer {
         let added = tokenizers::PostProcessor::added_tokens;
         let special = self.tokenizer.get_post_processor().map_or(0, |processor| added(processor, false));
         encoding.truncate(longest.saturating_sub(special), 0, TruncationDirection::Right);
-        let whole = self.tokenizer.post_process(encoding, None, true).map_err(unusable(&self.file))?;
+        let whole = guarded(|| self.tokenizer.post_process(encoding, None, true)).map_err(unusable(&self.file))?;
         let mut ids = whole.get_ids().to_vec();
         // Fewer tokens than there are special ones.
         ids.truncate(longest);
@@ -132,7 +134,7 @@ impl ModelTokenizer {
     ///
     /// Those of the tokenizer's decoder.
     pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
-        self.tokenizer.decode(tokens, skip_special).map_err(unusable(&self.file))
+        guarded(|| self.tokenizer.decode(tokens, skip_special)).map_err(unusable(&self.file))
     }
 
     /// The number of a token with this text, special or not.
@@ -162,8 +164,13 @@ impl ModelTokenizer {
 
     fn encoding(&self, text: &str, special: bool) -> Result<Encoding, TokenizerError> {
         // Fast means: without the places of the tokens in the text.
-        self.tokenizer.encode_fast(text, special).map_err(unusable(&self.file))
+        guarded(|| self.tokenizer.encode_fast(text, special)).map_err(unusable(&self.file))
     }
+}
+
+/// Runs code of the `tokenizers` crate, which panics at some damaged files.
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("its parts contradict each other".into()))
 }
 
 fn broken(file: &Path) -> impl Fn(tokenizers::Error) -> TokenizerError {
@@ -229,6 +236,16 @@ fn unusable(file: &Path) -> impl Fn(tokenizers::Error) -> TokenizerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The `tokenizers` crate panics at decoders that are none.
+    #[test]
+    fn damaged_decoder_is_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        let damaged = FRAMED.replacen('{', r#"{"decoder": 0,"#, 1);
+        std::fs::write(place.path().join("tokenizer.json"), damaged).unwrap();
+        let error = ModelTokenizer::open(place.path()).unwrap_err();
+        assert!(matches!(&error, TokenizerError::Broken { .. }), "{error}");
+    }
 
     /// A word-level tokenizer that puts `<s>` before and `</s>` after a text.
     const FRAMED: &str = r#"{"version": "1.0", "truncation": {"direction": "Right", "max_length": 3, "strategy":

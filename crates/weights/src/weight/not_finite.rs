@@ -7,6 +7,9 @@ use rayon::prelude::*;
 /// Bytes that one thread looks at at a time.
 const PIECE: usize = 1 << 20;
 
+/// Bytes that are looked at before it is known whether one is broken.
+const STRIP: usize = 16 << 10;
+
 /// The first element that is NaN or infinite, and its value.
 pub fn first_not_finite(bytes: &[u8], source: FloatDType) -> Option<(usize, f32)> {
     let size = source.size();
@@ -16,14 +19,26 @@ pub fn first_not_finite(bytes: &[u8], source: FloatDType) -> Option<(usize, f32)
         // Codes, which the reader of their scales looks at.
         FloatDType::E4m3 | FloatDType::E5m2 => return None,
     };
-    let is_broken = |element: &[u8]| u16::from_le_bytes([element[size - 2], element[size - 1]]) & exponent == exponent;
-    let pieces = bytes.par_chunks(PIECE / size * size).enumerate();
-    let (piece, at) =
-        pieces.filter_map(|(piece, bytes)| Some((piece, bytes.chunks_exact(size).position(is_broken)?))).min()?;
+    let is_in = if size == 2 { any_not_finite::<2> } else { any_not_finite::<4> };
+    let first_in = |piece: &[u8]| {
+        let (strip, bytes) = piece.chunks(STRIP).enumerate().find(|(_, bytes)| is_in(bytes, exponent))?;
+        let at = bytes.chunks_exact(size).position(|element| is_in(element, exponent))?;
+        Some(strip * (STRIP / size) + at)
+    };
+    let pieces = bytes.par_chunks(PIECE).enumerate();
+    let (piece, at) = pieces.filter_map(|(piece, bytes)| Some((piece, first_in(bytes)?))).min()?;
     let index = piece * (PIECE / size) + at;
     let mut value = [0.0];
     widen(Isa::best(), source, &bytes[index * size..(index + 1) * size], &mut value);
     Some((index, value[0]))
+}
+
+/// Whether any element of `SIZE` bytes has all bits of the exponent, which are in its upper half. It looks at all of them, which takes less
+/// than half of the time for 16 bits: without an end at the first one it is vectorized.
+fn any_not_finite<const SIZE: usize>(bytes: &[u8], exponent: u16) -> bool {
+    bytes.chunks_exact(SIZE).fold(false, |found, element| {
+        found | (u16::from_le_bytes([element[SIZE - 2], element[SIZE - 1]]) & exponent == exponent)
+    })
 }
 
 /// An element's indices, outermost first.
