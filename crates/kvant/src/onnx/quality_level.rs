@@ -14,6 +14,9 @@ use kvant_quant::observer::ObserverRef;
 /// Weights of more bits lose hardly anything by their codes.
 const MOST_BITS: u32 = 4;
 
+/// Those of the levels that choose codes.
+const ROUNDINGS: [&str; 3] = ["gptq", "qronos", "adaround"];
+
 /// Replaces a level by what it stands for, and returns what is to be said of it.
 ///
 /// # Errors
@@ -62,7 +65,9 @@ fn choose(level: QualityLevel, recipe: &Recipe) -> QualityChoice {
     // Bounds for each channel double the time of MobileNet V2 in ONNX Runtime, and scales per channel gain as much.
     let kept_clips =
         |name: &&'static str| if *name == "cle" && recipe.weight.per_channel { "cle:clip=keep" } else { name };
-    let algorithms: Vec<_> = algorithms.iter().map(kept_clips).collect();
+    // A preset such as INT8_CNN_ACCURATE chooses codes itself, which is done once.
+    let is_left = |name: &&&str| !(recipe.algorithms.choose_codes() && ROUNDINGS.contains(name));
+    let algorithms: Vec<_> = algorithms.iter().filter(is_left).map(kept_clips).collect();
     let is_searched = is_narrow
         && level != QualityLevel::Fast
         && !algorithms.is_empty()
@@ -93,6 +98,7 @@ mod tests {
         assert_eq!(narrow, "cle,smoothquant,qronos,bias-correction with searched scales");
         assert!(chosen("A8W8", Some(Element::UInt4), Best).contains("autoround"));
         assert_eq!(chosen("A8W4", None, Fast), "cle:clip=keep");
+        assert_eq!(chosen("INT8_CNN_ACCURATE", None, Best), "cle,smoothquant,bias-correction");
         assert_eq!(chosen("MATMUL_NBITS", None, Best), "awq,gptq");
         assert_eq!(chosen("INT8_DYNAMIC_QUANT", None, Best), "rounding to nearest");
         assert_eq!(chosen("FP16_MODEL", None, Best), "rounding to nearest");

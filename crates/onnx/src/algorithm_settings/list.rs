@@ -41,7 +41,12 @@ impl Algorithms {
         self.0.iter().any(|algorithm| algorithm.needs_data())
     }
 
-    /// Those that do not.
+    /// Returns whether one of them chooses codes that are not the nearest ones.
+    pub fn choose_codes(&self) -> bool {
+        self.0.iter().any(|algorithm| algorithm.stage() == Stage::Rounding)
+    }
+
+    /// Those that do not run the model over data.
     pub fn without_data(&self) -> Self {
         Self(self.0.iter().filter(|algorithm| !algorithm.needs_data()).cloned().collect())
     }
